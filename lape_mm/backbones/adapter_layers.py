@@ -1,0 +1,157 @@
+"""The parts that ViT-Adapter (ICLR 2023) puts beside a plain ViT; keys as in its release.
+
+A pyramid is the three maps of strides 8, 16 and 32 as one sequence, (B, h8 w8 + h16 w16 + h32 w32,
+C), finest first.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .deformable import DeformableAttention, Shapes
+
+
+class BatchNorm(nn.SyncBatchNorm):
+    """SyncBatchNorm on GPUs that train together, BatchNorm wherever that cannot run."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.is_cuda else _BatchNorm.forward(self, x)
+
+
+def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]:
+    """3x3 convolution, norm and ReLU."""
+    return [nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False), BatchNorm(out),
+            nn.ReLU(inplace=True)]
+
+
+class SpatialPriorModule(nn.Module):
+    """The convolutional stem: an image to maps of strides 4, 8, 16 and 32.
+
+    Args:
+        inplane: channels of its first convolution.
+        dim: channels C of the maps that it gives.
+    """
+
+    def __init__(self, *, inplane: int, dim: int, in_channels: int = 3):
+        super().__init__()
+        self.stem = nn.Sequential(
+            *conv_bn_relu(in_channels, inplane), *conv_bn_relu(inplane, inplane, stride=1),
+            *conv_bn_relu(inplane, inplane, stride=1), nn.MaxPool2d(3, stride=2, padding=1))
+        self.conv2 = nn.Sequential(*conv_bn_relu(inplane, 2 * inplane))
+        self.conv3 = nn.Sequential(*conv_bn_relu(2 * inplane, 4 * inplane))
+        self.conv4 = nn.Sequential(*conv_bn_relu(4 * inplane, 4 * inplane))
+        self.fc1 = nn.Conv2d(inplane, dim, 1)
+        self.fc2 = nn.Conv2d(2 * inplane, dim, 1)
+        self.fc3 = nn.Conv2d(4 * inplane, dim, 1)
+        self.fc4 = nn.Conv2d(4 * inplane, dim, 1)
+
+    def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, in_channels, H, W), H and W multiples of 32, to four maps (B, C, H/s, W/s)."""
+        c1 = self.stem(img)
+        c2 = self.conv2(c1)
+        c3 = self.conv3(c2)
+        c4 = self.conv4(c3)
+        return self.fc1(c1), self.fc2(c2), self.fc3(c3), self.fc4(c4)
+
+
+class DWConv(nn.Module):
+    """3x3 depthwise convolution of each map of a pyramid."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dwconv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+
+    def forward(self, pyramid: Tensor, shapes: Shapes) -> Tensor:
+        maps = pyramid.transpose(1, 2).split([h * w for h, w in shapes], dim=2)
+        maps = [self.dwconv(level.unflatten(2, shape)) for level, shape in zip(maps, shapes)]
+        return torch.cat([level.flatten(2) for level in maps], dim=2).transpose(1, 2)
+
+
+class ConvFFN(nn.Module):
+    """MLP over a pyramid with a depthwise convolution in its middle."""
+
+    def __init__(self, *, dim: int, hidden: int):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.dwconv = DWConv(hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, pyramid: Tensor, shapes: Shapes) -> Tensor:
+        return self.fc2(F.gelu(self.dwconv(self.fc1(pyramid), shapes)))
+
+
+class Injector(nn.Module):
+    """ViT tokens look at the pyramid: ``x + gamma * attention``; gamma is zero at first."""
+
+    def __init__(self, *, dim: int, norm_eps: float, **attention):
+        super().__init__()
+        self.query_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.feat_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = DeformableAttention(dim=dim, levels=3, **attention)
+        self.gamma = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, points: Tensor, pyramid: Tensor, shapes: Shapes) -> Tensor:
+        return x + self.gamma * self.attn(self.query_norm(x), points, self.feat_norm(pyramid),
+                                          shapes)
+
+
+class Extractor(nn.Module):
+    """The pyramid looks at the ViT tokens, then passes a ConvFFN, which drop path may skip."""
+
+    def __init__(self, *, dim: int, norm_eps: float, ffn_ratio: float, drop_path: float,
+                 **attention):
+        super().__init__()
+        self.query_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.feat_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = DeformableAttention(dim=dim, levels=1, **attention)
+        self.ffn = ConvFFN(dim=dim, hidden=int(dim * ffn_ratio))
+        self.ffn_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
+                grid: tuple[int, int]) -> Tensor:
+        pyramid = pyramid + self.attn(self.query_norm(pyramid), points, self.feat_norm(x), [grid])
+        return pyramid + self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
+
+
+class Interaction(nn.Module):
+    """Injector, some layers of the ViT, extractor, and in the last one two extractors more."""
+
+    def __init__(self, *, extra: bool, dim: int, norm_eps: float, ffn_ratio: float,
+                 drop_path: float, **attention):
+        super().__init__()
+        extractor = dict(dim=dim, norm_eps=norm_eps, ffn_ratio=ffn_ratio, drop_path=drop_path,
+                         **attention)
+        self.injector = Injector(dim=dim, norm_eps=norm_eps, **attention)
+        self.extractor = Extractor(**extractor)
+        self.extra_extractors = nn.Sequential(
+            *(Extractor(**extractor) for _ in range(2))) if extra else None
+
+    def forward(self, x: Tensor, pyramid: Tensor, layers: Callable[[Tensor], Tensor],
+                grid: tuple[int, int], grid_points: Tensor, shapes: Shapes,
+                shape_points: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T, C) and pyramid, to the same after the layers in between."""
+        x = layers(self.injector(x, grid_points, pyramid, shapes))
+        for extractor in (self.extractor, *(self.extra_extractors or ())):
+            pyramid = extractor(pyramid, shape_points, shapes, x, grid)
+        return x, pyramid
+
+
+def init_adapter(module: nn.Module) -> None:
+    """The official initialisation; DeformableAttention comes after its own linear layers."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=.02)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
+        nn.init.normal_(module.weight, std=math.sqrt(2 / (fan_out // module.groups)))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, DeformableAttention):
+        module.init_weights()

@@ -1,0 +1,91 @@
+"""Attention and the pre-norm transformer block that all plain ViTs of this package share."""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, over all tokens or over windows of the patch grid.
+
+    Keys as in DeiT: ``qkv`` (rows ordered q, k, v, each split head by head) and ``proj``.
+
+    Windows follow the official ViT-Adapter (detection): q, k and v are made first and then padded
+    with zeros to whole windows, so that padded positions stay in the softmax as keys of logit 0.
+
+    Args:
+        dim: channels C.
+        num_heads: heads; divides C.
+        qkv_bias: whether ``qkv`` has a bias.
+        window_size: side of the windows in tokens; None for global attention.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool = True,
+                 window_size: int | None = None):
+        super().__init__()
+        self.num_heads = num_heads
+        self.window_size = window_size
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, T, C) to (B, T, C); with windows, T is exactly the grid's h * w."""
+        qkv = self.qkv(x)
+        mix = self._attend(qkv) if self.window_size is None else self._attend_windows(qkv, grid)
+        return self.proj(mix)
+
+    def _attend(self, qkv: Tensor) -> Tensor:
+        """(B, T, 3 C) to (B, T, C)."""
+        q, k, v = qkv.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    def _attend_windows(self, qkv: Tensor, grid: tuple[int, int]) -> Tensor:
+        batch, side, (height, width) = qkv.shape[0], self.window_size, grid
+        bottom, right = -height % side, -width % side
+        qkv = F.pad(qkv.unflatten(1, grid), (0, 0, 0, right, 0, bottom))
+        rows, columns = (height + bottom) // side, (width + right) // side
+        qkv = qkv.reshape(batch, rows, side, columns, side, -1).transpose(2, 3)
+        mix = self._attend(qkv.reshape(batch * rows * columns, side * side, -1))
+        mix = mix.reshape(batch, rows, columns, side, side, -1).transpose(2, 3)
+        mix = mix.reshape(batch, height + bottom, width + right, -1)
+        return mix[:, :height, :width].flatten(1, 2)
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block that takes the layer's share of the PE plan.
+
+    ``x + MSA(LN(x) + pe)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper). Its
+    own PE norm is registered here, as ``pe_norm``, because checkpoints want it here; the joining
+    applies it.
+
+    Args:
+        dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
+        drop_path: probability of dropping a residual branch, a sample at a time.
+        layer_scale: adds ``gamma1`` and ``gamma2``, (C,) each and ones at first.
+        window_size: see `Attention`.
+        pe_norm: the LayerNorm of PE, or None where this layer receives none.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4., qkv_bias: bool = True,
+                 norm_eps: float = 1e-6, drop_path: float = 0., layer_scale: bool = False,
+                 window_size: int | None = None, pe_norm: nn.LayerNorm | None = None):
+        super().__init__()
+        self.pe_norm = pe_norm
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
+                              window_size=window_size)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.drop_path = DropPath(drop_path)
+        self.gamma1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
+        self.gamma2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
+
+    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int]) -> Tensor:
+        """(B, T, C) and PE of (1, T, C) or None, to (B, T, C)."""
+        y = self.norm1(x)
+        y = self.attn(y if pe is None else y + pe, grid)
+        x = x + self.drop_path(y if self.gamma1 is None else self.gamma1 * y)
+        y = self.mlp(self.norm2(x))
+        return x + self.drop_path(y if self.gamma2 is None else self.gamma2 * y)

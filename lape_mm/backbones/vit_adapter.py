@@ -1,0 +1,162 @@
+"""ViT-Adapter (ICLR 2023) with any joining: a plain ViT made fit for dense prediction."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lape_mm.registry import MODELS
+
+from .adapter_layers import BatchNorm, Interaction, SpatialPriorModule, init_adapter
+from .deformable import reference_points
+from .vit import ARCHS, DETAILS, VisionTransformer, resolve_arch
+
+PATCH = 16
+VARIANTS = ('detection', 'segmentation')
+ADAPTER = dict(conv_inplane=64, deform_num_heads=6, deform_ratio=1., deform_points=4, ffn_ratio=.25)
+ADAPTER_ARCHS = {
+    'tiny': ARCHS['tiny'],
+    'small': ARCHS['small'],
+    'base': dict(ARCHS['base'], deform_num_heads=12, deform_ratio=.5),
+}
+
+
+@MODELS.register_module()
+class ViTAdapter(VisionTransformer):
+    """ViT-Adapter over the ViT of `DeiT`, with any joining; maps of strides 4, 8, 16 and 32.
+
+    Parameter names are those of the official checkpoints, and the ViT's are those of a
+    classification model, whose weights ``init_cfg`` loads. There is no class token; under default,
+    share, unshare and LaPE the PE table keeps its slot all the same, as the official one does.
+
+    The released structure has no LayerNorm after the last ViT layer, so that MPVG's last term
+    would have no place. With ``last_norm`` the last ViT map is taken after the LayerNorm and PE's
+    final term of the classification model; the extractors see the tokens as they were. By default
+    this is so exactly where the joining delivers a final term: our reading of the paper.
+
+    Args:
+        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and, if need be,
+            mlp_ratio, qkv_bias, conv_inplane, deform_num_heads, deform_ratio, deform_points and
+            ffn_ratio.
+        variant: 'detection' (14 x 14 windows in all layers but the last of each interaction, and
+            one final ViT map that is added to all levels) or 'segmentation' (global attention,
+            and the ViT map after each of four interactions added to its own level).
+        img_size: side or (h, w), in pixels, of the images that the PE table is made for: those
+            of the ViT's pre-training.
+        joining, position, class_token: see `DeiT`; the class token is only a slot of the table.
+        last_norm: see above.
+        windows: window size in tokens of each layer, None for global attention; None for what
+            the variant says.
+        interaction_indexes: first and last layer of each interaction; None for four equal parts.
+        layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, ones at first.
+        drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
+        interpolation, norm_eps, with_cp, init_cfg: see `VisionTransformer`; ``with_cp`` goes
+            interaction by interaction.
+        frozen: the ViT takes no gradient; the adapter does.
+
+    Raises:
+        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    """
+
+    def __init__(self, *, arch: str | Mapping = 'tiny', variant: str = 'detection',
+                 img_size: int | Sequence[int] = 224, joining: str | Mapping = 'default',
+                 position: str = 'learnable', class_token: bool | None = None,
+                 last_norm: bool | None = None, windows: Sequence[int | None] | None = None,
+                 interaction_indexes: Sequence[Sequence[int]] | None = None,
+                 layer_scale: bool = True, drop_path_rate: float = 0.,
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-6, with_cp: bool = False,
+                 frozen: bool = False, init_cfg: dict | None = None):
+        if variant not in VARIANTS:
+            raise ValueError(f'variant={variant!r}: expected one of {VARIANTS}')
+        sizes = resolve_arch(arch, ADAPTER_ARCHS, {**DETAILS, **ADAPTER})
+        dim, depth = sizes['embed_dim'], sizes['depth']
+        spans = check_interactions(interaction_indexes, depth)
+        if variant == 'segmentation' and len(spans) != 4:
+            raise ValueError(f'interaction_indexes={spans}: the segmentation variant needs four, '
+                             'one for each level')
+        if windows is None:
+            ends = {last for _, last in spans}
+            windows = [14 if variant == 'detection' and layer not in ends else None
+                       for layer in range(depth)]
+        elif len(windows) != depth:
+            raise ValueError(f'windows={tuple(windows)}: expected {depth} entries, one a layer')
+        super().__init__(
+            sizes=sizes, img_size=img_size, patch_size=PATCH, in_channels=3, joining=joining,
+            class_token=class_token, position=position, windows=windows, layer_scale=layer_scale,
+            last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,
+            norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
+        self.cls_token = None
+        self.variant, self.spans = variant, spans
+
+        self.level_embed = nn.Parameter(torch.randn(3, dim))
+        self.spm = SpatialPriorModule(inplane=sizes['conv_inplane'], dim=dim)
+        self.interactions = nn.ModuleList(
+            Interaction(extra=span is spans[-1], dim=dim, norm_eps=norm_eps,
+                        ffn_ratio=sizes['ffn_ratio'], drop_path=drop_path_rate,
+                        num_heads=sizes['deform_num_heads'], points=sizes['deform_points'],
+                        ratio=sizes['deform_ratio']) for span in spans)
+        self.up = nn.ConvTranspose2d(dim, dim, 2, stride=2)
+        for part in (self.up, self.spm, self.interactions):
+            part.apply(init_adapter)
+        for level in range(1, 5):
+            setattr(self, f'norm{level}', BatchNorm(dim))
+
+    def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, 3, H, W) of any size to four maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
+
+        The image is padded to multiples of 32 (zeros, bottom and right), PE resized to the padded
+        grid, and the maps are cropped back.
+        """
+        height, width = img.shape[-2:]
+        img = F.pad(img, (0, -width % 32, 0, -height % 32))
+        c1, *pyramid = self.spm(img)
+        shapes = [tuple(level.shape[-2:]) for level in pyramid]
+        pyramid = torch.cat([level.flatten(2).transpose(1, 2) + embed
+                             for level, embed in zip(pyramid, self.level_embed)], dim=1)
+
+        x, grid, plan = self.embed(img)
+        places = (grid, reference_points([grid], x.device),
+                  shapes, reference_points(shapes, x.device))
+        maps = []
+        for interaction, (first, last) in zip(self.interactions, self.spans):
+            def layers(x, layers=range(first, last + 1)):
+                for layer in layers:
+                    x = self.run_layer(layer, x, plan, grid)
+                return x
+            x, pyramid = self.run_segment(interaction, x, pyramid, layers, *places)
+            maps.append(x)
+        maps[-1] = self.run_last_norm(x, plan)
+        maps = maps[-1:] * 4 if self.variant == 'detection' else maps
+
+        c2, c3, c4 = (level.transpose(1, 2).unflatten(2, shape) for level, shape in zip(
+            pyramid.split([h * w for h, w in shapes], dim=1), shapes))
+        levels = []
+        for level, tokens in zip((self.up(c2) + c1, c2, c3, c4), maps):
+            x = tokens.transpose(1, 2).unflatten(2, grid)
+            x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
+            levels.append(level + x)
+        norms = (self.norm1, self.norm2, self.norm3, self.norm4)
+        return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)]
+                     for norm, level, stride in zip(norms, levels, (4, 8, 16, 32)))
+
+    def no_weight_decay(self) -> set[str]:
+        return super().no_weight_decay() | {'level_embed'}
+
+
+def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \
+        -> list[tuple[int, int]]:
+    """First and last layer of each interaction; together they cover all layers in order."""
+    if indexes is None:
+        if depth % 4:
+            raise ValueError(f'depth={depth} does not divide into four interactions: give '
+                             'interaction_indexes')
+        step = depth // 4
+        return [(first, first + step - 1) for first in range(0, depth, step)]
+    spans = [tuple(span) for span in indexes]
+    covered = [layer for first, last in spans for layer in range(first, last + 1)]
+    if covered != list(range(depth)):
+        raise ValueError(f'interaction_indexes={spans}: expected ranges (first, last) that cover '
+                         f'layers 0..{depth - 1} in order')
+    return spans

@@ -1,0 +1,168 @@
+"""Loading a backbone from a checkpoint of another task, and saying what was found in it."""
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+import torch
+from mmengine.logging import print_log
+from torch import Tensor, nn
+
+from lape_mm.position import resize_table
+
+from .files import CheckpointError, read_checkpoint
+from .layouts import backbone_state
+
+TABLE = re.compile(r'pos_embed\d*')
+
+
+@dataclass
+class TransferReport:
+    """What became of a model's weights and of a checkpoint's.
+
+    Attributes:
+        found, resized, missing: names of the model's ViT parameters; resized ones were found, on
+            another grid. Values say how, where there is something to say.
+        new: names that no classification model has, kept as they were initialised.
+        unused: names of the checkpoint that the model has no place for.
+        share: elements found, as a share of those ViT parameters that a classification model has.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    resized: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    new: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+    share: float = 0.
+
+    def __str__(self) -> str:
+        rows = [('found', self.found), ('resized', self.resized), ('missing', self.missing),
+                ('new by design', self.new), ('unused', self.unused)]
+        lines = [f'{title:>14} {len(names):>5}   {_summary(names)}'.rstrip()
+                 for title, names in rows]
+        return '\n'.join([f'{100 * self.share:.2f} % of the ViT\'s weights found', *lines])
+
+
+def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
+                  prefix: str | None = None, source_grid: tuple[int, int] | None = None) \
+        -> TransferReport:
+    """Loads a backbone's ViT, and whatever else of it there is, from any checkpoint that has it.
+
+    The position embedding is resized to the model's own grid. The log gets the table of the
+    report.
+
+    Args:
+        model: a `DeiT` or `ViTAdapter`.
+        path: see `read_checkpoint`.
+        min_share: the least share that must be found, 0..1.
+        prefix: see `backbone_state`.
+        source_grid: (h, w) in tokens of the checkpoint's position embedding, where it is not
+            square.
+
+    Raises:
+        CheckpointError: for a file that cannot be read, has no ViT, or less of it than
+            ``min_share``; nothing of the model has been changed then.
+    """
+    if not 0 <= min_share <= 1:
+        raise ValueError(f'min_share={min_share}: expected a share, 0..1')
+    try:
+        state, outside = backbone_state(read_checkpoint(path), prefix)
+        fitting, report = match(model, state, source_grid)
+    except CheckpointError as error:
+        text = str(error)
+        raise CheckpointError(text if text.startswith(str(path)) else f'{path}: {text}') from None
+    report.unused.update(dict.fromkeys(outside, ''))
+    print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
+    if report.share < min_share:
+        first = [f'{name} ({why})' if why else name for name, why in report.missing.items()][:5]
+        raise CheckpointError(
+            f'{path}: only {100 * report.share:.2f} % of the ViT\'s weights found, less than '
+            f'min_share={min_share:g}; missing first: {", ".join(first)}')
+    model.load_state_dict(fitting, strict=False)
+    return report
+
+
+def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
+        -> tuple[dict[str, Tensor], TransferReport]:
+    """What of a state dict fits a backbone, in the model's shapes, and the report about it."""
+    report, fitting, wanted, found = TransferReport(), {}, 0, 0
+    own = model.state_dict()
+    classifier = {name for name, _ in model.vit_parameters()
+                  if not name.endswith(('.gamma1', '.gamma2'))}
+    for name, target in own.items():
+        source, elements, fresh = state.get(name), target.numel(), 0
+        if TABLE.fullmatch(name):
+            slot = target.shape[2]
+            if model.cls_token is None:  # no token uses the slots: they are no weights of a ViT
+                elements -= model.prefix * slot
+            if source is not None and source.ndim == 3 and source.shape[2] == slot:
+                source, slots = _fit_table(model, name, source, state, source_grid, report)
+                fresh = 0 if model.cls_token is None else max(0, model.prefix - slots) * slot
+        if source is None:
+            (report.missing if name in classifier else report.new)[name] = ''
+        elif source.shape != target.shape:
+            report.missing[name] = (f'{tuple(source.shape)} in the file, {tuple(target.shape)} in '
+                                    'the model')
+        else:
+            fitting[name] = source
+            if name not in report.resized:
+                report.found[name] = ''
+            found += elements - fresh if name in classifier else 0
+        wanted += elements if name in classifier else 0
+    report.unused.update((key, '') for key in state if key not in own)
+    report.share = found / wanted
+    return fitting, report
+
+
+def _fit_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tensor],
+               source_grid: tuple[int, int] | None, report: TransferReport) -> tuple[Tensor, int]:
+    """A table of the file with the model's slots and grid, and how many slots the file has."""
+    if source_grid is not None:
+        slots = table.shape[1] - math.prod(source_grid)
+        if slots < 0:
+            raise CheckpointError(f'source_grid={tuple(source_grid)} has more tokens than {name}, '
+                                  f'which has {table.shape[1]}')
+    elif 'level_embed' in state:  # a ViT-Adapter keeps the slot without the token
+        slots = int(not _is_square(table.shape[1]))
+    else:  # the tokens say it; a length alone never does
+        slots = sum(token in state for token in ('cls_token', 'dist_token'))
+    grid = source_grid or _square_grid(table.shape[1] - slots, model.grid, name)
+    if tuple(grid) != tuple(model.grid):
+        report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
+    if slots > model.prefix:
+        report.unused[f'{name}[:, {model.prefix}:{slots}]'] = 'prefix slot'
+    elif slots < model.prefix:
+        report.new[f'{name}[:, {slots}:{model.prefix}]'] = 'prefix slot'
+    own = getattr(model, name).detach().cpu()
+    table = table.to(own.dtype)
+    patches = resize_table(table[:, slots:], old=tuple(grid), new=model.grid, prefix=0,
+                           mode=model.interpolation)
+    prefix = [table[:, :min(slots, model.prefix)], own[:, slots:model.prefix]]
+    return torch.cat([*prefix, patches], dim=1), slots
+
+
+def _square_grid(count: int, own: tuple[int, int], name: str) -> tuple[int, int]:
+    """The grid of a table of so many patches: square, or the model's own where only that fits."""
+    square, same = _is_square(count), count == math.prod(own)
+    if square and same and own[0] != own[1] or not square and not same:
+        raise CheckpointError(f'the grid of {name} cannot be told from its {count} tokens: give '
+                              'source_grid=(h, w)')
+    return tuple(own) if same else (math.isqrt(count),) * 2
+
+
+def _is_square(count: int) -> bool:
+    return math.isqrt(count) ** 2 == count
+
+
+def _summary(names: dict[str, str], most: int = 6) -> str:
+    """The names in a few words: those of blocks by pattern, others by their first part."""
+    groups: dict[str, list[str]] = {}
+    for name, note in names.items():
+        pattern = re.sub(r'^blocks\.\d+', 'blocks.*', name)
+        groups.setdefault(pattern if pattern != name else name.split('.')[0], []).append(note)
+    words = [f'{group}{f" x {len(notes)}" if len(notes) > 1 else ""}'
+             f'{f" ({notes[0]})" if notes[0] else ""}' for group, notes in groups.items()]
+    words.sort(key=lambda word: '(' not in word)
+    return ', '.join(words[:most]) + (f', and {len(words) - most} more kinds'
+                                      if len(words) > most else '')

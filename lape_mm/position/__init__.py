@@ -1,0 +1,6 @@
+"""Position embedding (PE): what it is (`embedding`) and where it enters an encoder (`joining`)."""
+from .embedding import KINDS, position_table, resize_table
+from .joining import PRESETS, Delivery, Joining, build_joining
+
+__all__ = ['KINDS', 'PRESETS', 'Delivery', 'Joining', 'build_joining', 'position_table',
+           'resize_table']

@@ -1,0 +1,93 @@
+"""What the position embedding is: its kinds, and its resize to another token grid.
+
+A table is ``(1, P + h * w, C)``: P prefix slots (the class token's), then the patches row by row.
+"""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+KINDS = ('learnable', 'sincos_1d', 'sincos_2d')
+RESIZE_MODES = ('bicubic', 'bilinear')
+
+
+def sincos(positions: Tensor, dim: int) -> Tensor:
+    """Sine on even and cosine on odd channels of ``p / 10000^(2 (i // 2) / dim)``.
+
+    Args:
+        positions: (T,), in tokens.
+        dim: number of channels, even.
+
+    Returns:
+        (T, dim), float64.
+    """
+    frequencies = 10000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = positions.double()[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int) -> nn.Parameter:
+    """A new table of the given kind, as the official LaPE code defines it.
+
+    ``learnable`` is drawn from a normal distribution (std 0.02, truncated). ``sincos_1d`` counts
+    the prefix slots as the first positions. ``sincos_2d`` encodes x in the first half of the
+    channels and y in the second, with zeros in the prefix slots. The sinusoids are frozen, but
+    parameters all the same, so that checkpoints hold them.
+
+    Args:
+        kind: one of `KINDS`.
+        grid: (h, w) in tokens.
+        dim: channels C.
+        prefix: number of prefix slots P.
+
+    Returns:
+        (1, P + h * w, C).
+
+    Raises:
+        ValueError: for an unknown kind, or channels that do not divide by 2 (1-D) or 4 (2-D).
+    """
+    if kind not in KINDS:
+        raise ValueError(f'position={kind!r}: expected one of {", ".join(map(repr, KINDS))}')
+    height, width = grid
+    if kind == 'learnable':
+        table = nn.Parameter(torch.zeros(1, prefix + height * width, dim))
+        nn.init.trunc_normal_(table, std=.02)
+        return table
+    parts = 2 if kind == 'sincos_1d' else 4
+    if dim % parts:
+        raise ValueError(f'position={kind!r} needs embed_dim to be a multiple of {parts}, '
+                         f'got {dim}')
+    if kind == 'sincos_1d':
+        values = sincos(torch.arange(prefix + height * width), dim)
+    else:
+        y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing='ij')
+        patches = torch.cat([sincos(axis.flatten(), dim // 2) for axis in (x, y)], dim=1)
+        values = torch.cat([patches.new_zeros(prefix, dim), patches])
+    return nn.Parameter(values.float()[None], requires_grad=False)
+
+
+def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int], prefix: int,
+                 mode: str = 'bicubic') -> Tensor:
+    """Resizes the patches' part of a table from one grid to another; prefix slots stay.
+
+    Never antialiased and with ``align_corners=False``: this is what DeiT, LaPE and ViT-Adapter
+    do (bicubic) and the official Segmenter (bilinear). timm's own resize antialiases.
+
+    Args:
+        table: (1, P + h * w, C) over the old grid.
+        old, new: (h, w) in tokens.
+        prefix: number of prefix slots P.
+        mode: one of `RESIZE_MODES`.
+
+    Returns:
+        (1, P + h' * w', C); the table itself where the grids agree.
+    """
+    if tuple(old) == tuple(new):
+        return table
+    slots, patches = table[:, :prefix], table[:, prefix:]
+    patches = patches.unflatten(1, old).permute(0, 3, 1, 2)
+    # interpolate knows no half precision on every device
+    wide = patches.float() if patches.dtype in (torch.float16, torch.bfloat16) else patches
+    resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False)
+    return torch.cat([slots, resized.to(table.dtype).flatten(2).transpose(1, 2)], dim=1)

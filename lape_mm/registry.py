@@ -1,0 +1,13 @@
+"""Registries of scope ``lape_mm``, children of mmengine's.
+
+Because they name their locations, ``lape_mm.X`` resolves from mmengine, mmpretrain, mmdet and
+mmseg alike, without ``custom_imports`` in a config.
+"""
+from mmengine.registry import MODELS as ROOT_MODELS
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import Registry
+
+MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm', locations=['lape_mm.backbones'])
+OPTIM_WRAPPER_CONSTRUCTORS = Registry(
+    'optimizer wrapper constructor', parent=ROOT_OPTIM_WRAPPER_CONSTRUCTORS, scope='lape_mm',
+    locations=['lape_mm.engine'])

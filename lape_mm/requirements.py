@@ -1,0 +1,73 @@
+"""Names what is not installed, together with the command that installs it.
+
+Imports nothing but the standard library, so that it can speak when torch itself is missing.
+"""
+import re
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+# what a toolbox of OpenMMLab needs to be imported; mmcv._ext holds mmcv's compiled operators
+TOOLBOXES = {
+    'mmpretrain': ('mmengine', 'mmcv', 'mmpretrain'),
+    'mmdet': ('mmengine', 'mmcv', 'mmcv._ext', 'mmdet'),
+    'mmseg': ('mmengine', 'mmcv', 'mmcv._ext', 'mmseg'),
+}
+# distribution names of one module, and the first and last version that the tests have run on
+TESTED = {
+    ('torch',): ('2.11.0', '2.11.0'),
+    ('timm',): ('1.0.31', '1.0.31'),
+    ('onedl-mmengine', 'mmengine'): ('0.10.7', '0.10.12'),
+    ('onedl-mmcv', 'mmcv'): ('2.1.0', '2.3.6'),
+    ('onedl-mmdetection', 'mmdet'): ('3.3.0', '3.5.1'),
+    ('onedl-mmsegmentation', 'mmsegmentation'): ('1.2.2', '1.4.2'),
+    ('onedl-mmpretrain', 'mmpretrain'): ('1.2.0', '1.3.6'),
+}
+STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
+
+
+def install_hint(module: str) -> str:
+    """One line that says that ``module`` is missing and which command installs it."""
+    if module == 'mmcv._ext':
+        return ('mmcv is installed without its compiled operators: reinstall it by '
+                'MMCV_WITH_OPS=1 pip install --no-build-isolation --force-reinstall --no-deps '
+                'onedl-mmcv')
+    if module in STACK:
+        return (f'{module} is not installed: pip install "lape_mm[onedl]" installs the tested '
+                f'stack (the {module} of upstream OpenMMLab works as well)')
+    return f'{module} is not installed: pip install {module}'
+
+
+def missing(*modules: str) -> list[str]:
+    """Those of ``modules`` that cannot be found."""
+    return [module for module in modules if not _found(module)]
+
+
+def require(*modules: str) -> None:
+    """Raises ImportError with the hint of each of ``modules`` that cannot be found."""
+    if lacking := missing(*modules):
+        raise ImportError('; '.join(install_hint(module) for module in lacking))
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name
+        return False
+
+
+def warn_untested() -> None:
+    """Warns of each installed package whose version lies outside the range that was tested."""
+    for names, (first, last) in TESTED.items():
+        for name in names:
+            try:
+                found = version(name)
+            except PackageNotFoundError:
+                continue
+            if not _numbers(first) <= _numbers(found) <= _numbers(last):
+                warnings.warn(f'{name} {found} has not been tested with lape_mm, which was with '
+                              f'{first} to {last}', stacklevel=3)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r'\d+', text.split('+')[0])[:3])

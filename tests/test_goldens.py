@@ -1,0 +1,198 @@
+"""Outputs of the official implementations, and of the equations in float64, reproduced.
+
+Every case of the folders is a file with the settings, official weights, input and output of a
+model. LAPE_GOLDENS names another folder. A case of a covered family that cannot be run fails.
+"""
+import os
+import re
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lape_mm.backbones import DeiT, ViTAdapter
+from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
+
+HERE = Path(__file__).resolve().parent
+FOLDERS = ([Path(os.environ['LAPE_GOLDENS'])] if os.environ.get('LAPE_GOLDENS') else
+           [HERE / 'data/goldens', HERE.parents[1] / 'shared/goldens'])
+CASES = sorted((path for folder in FOLDERS for path in folder.glob('*.pt')),
+               key=lambda path: (path.parent.parent.name, path.name))
+POSITIONS = {'learnable': 'learnable', '1D_sin': 'sincos_1d', '2D_sin': 'sincos_2d'}
+JOININGS = {'basic': 'default', 'LaPE': 'lape', 'share': 'share', 'unshare': 'unshare'}
+
+
+@contextmanager
+def arithmetic_of(dtype):
+    """One thread and, in float32, unfused attention: the arithmetic that the cases were made with.
+
+    In float32 the order of a sum alone moves the ViT-Adapter outputs by up to 4e-5, as a float64
+    run of the same weights shows. The float64 cases hold for fused attention.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with sdpa_kernel(SDPBackend.MATH) if dtype == torch.float32 else nullcontext():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def load_into(model, case, tmp_path, **wrapped):
+    """The case's weights through a file, as a user would have them, all of them found."""
+    state = {key: value.float() if value.is_floating_point() else value
+             for key, value in (wrapped or case['state_dict']).items()}
+    for norm in case.get('pe_norms') or ():
+        for part in ('weight', 'bias'):
+            state[f'blocks.{norm["layer"]}.pe_norm.{part}'] = norm[part]
+    for part, value in (case.get('last_pe_norm') or {}).items():
+        if isinstance(value, torch.Tensor):
+            state[f'last_pe_norm.{part}'] = value
+    torch.save({'model': state}, tmp_path / 'case.pth')
+    report = load_backbone(model, tmp_path / 'case.pth', min_share=1.)
+    assert not report.missing and not report.new, report
+    return report
+
+
+def logits(model, case, state):
+    pooled, = model(case['input'].to(next(model.parameters()).dtype))
+    return F.linear(pooled, state['head.weight'].to(pooled), state['head.bias'].to(pooled))
+
+
+def sizes(config):
+    return {key: config[key] for key in ('embed_dim', 'depth', 'num_heads', 'mlp_ratio',
+                                         'qkv_bias')}
+
+
+def run_lape(case, tmp_path, dtype):
+    config = case['config']
+    model = DeiT(arch=sizes(config), img_size=config['img_size'], patch_size=config['patch_size'],
+                 position=POSITIONS[config['pe']], joining=JOININGS[config['join_type']],
+                 norm_eps=config['norm_eps'])
+    load_into(model, case, tmp_path)
+    return logits(model.eval().to(dtype), case, case['state_dict'])
+
+
+def run_mpvg_ref(case, tmp_path, dtype):
+    config = dict(case['config'])
+    joining = config['method']
+    changes = {'layer0': ('first_layer', lambda value: 0 if value else 1),
+               'x_plus_pe': ('add_to_input', bool), 'hierarchical': ('hierarchical', bool),
+               'last_pe_source': ('last', int)}
+    given = {setting: convert(config[key]) for key, (setting, convert) in changes.items()
+             if key in config}
+    if given or (joining in ('pvg', 'mpvg') and config['class_token']) \
+            or config.get('layerwise') is False:
+        joining = {'add_to_input': True, 'first_layer': 1, 'hierarchical': True,
+                   'last': 0 if joining == 'mpvg' else None, **given}
+    if 'gap_lastpe_nonlayerwise' in str(config):
+        joining = {'first_layer': None, 'last': 0}
+    model = DeiT(arch=sizes(config), img_size=config['img_size'], joining=joining,
+                 patch_size=config['patch_size'], class_token=config['class_token'],
+                 norm_eps=config['norm_eps'])
+    load_into(model, case, tmp_path)
+    return logits(model.eval().to(dtype), case, case['state_dict'])
+
+
+def run_vit_adapter(case, tmp_path, dtype):
+    config = case['config']
+    assert config.get('n_points', 4) == 4 and config['patch_size'] == 16
+    joining = config.get('method', 'default')
+    table = case['state_dict']['pos_embed'].shape[1]
+    grid = config['pretrain_size'] // 16
+    windows = [size if used else None
+               for used, size in zip(config['window_attn'], config['window_size'])]
+    model = ViTAdapter(
+        arch=dict(embed_dim=config['embed_dim'], depth=config['depth'],
+                  num_heads=config['num_heads'], mlp_ratio=config['mlp_ratio'],
+                  conv_inplane=config['conv_inplane'], ffn_ratio=config['cffn_ratio'],
+                  deform_num_heads=config['deform_num_heads'],
+                  deform_ratio=config['deform_ratio'], deform_points=config['n_points']),
+        variant={'det': 'detection', 'seg': 'segmentation'}[config['variant']],
+        img_size=config['pretrain_size'], windows=windows, joining=joining,
+        interaction_indexes=config['interaction_indexes'],
+        class_token=False if table == grid ** 2 else None,
+        layer_scale='blocks.0.gamma1' in case['state_dict'],
+        norm_eps=config.get('norm_eps', 1e-6))
+    report = load_into(model, case, tmp_path)
+    assert set(report.unused) <= {'pos_embed[:, 0:1]', 'cls_token'}, report.unused
+    return model.eval().to(dtype)(case['input'].to(dtype))
+
+
+def run_segmenter(case, tmp_path, dtype):
+    pytest.importorskip('mmseg', reason='Segmenter needs mmsegmentation')
+    from mmengine.registry import init_default_scope
+    from mmseg.registry import MODELS
+    init_default_scope('mmseg')
+    config, encoder, decoder = (case['config'], case['config']['encoder'],
+                                case['config']['decoder'])
+    joining = config.get('method', 'default')
+    if config.get('decoder_type', 'mask') == 'mask':
+        head = dict(type='SegmenterMaskTransformerHead', in_channels=decoder['d_encoder'],
+                    channels=decoder['d_model'], num_classes=config['n_cls'],
+                    num_layers=decoder['n_layers'], num_heads=decoder['n_heads'],
+                    embed_dims=decoder['d_model'], dropout_ratio=0.,
+                    mlp_ratio=decoder['d_ff'] // decoder['d_model'])
+    else:
+        head = dict(type='FCNHead', in_channels=decoder['d_encoder'], num_convs=0,
+                    channels=decoder['d_encoder'], num_classes=config['n_cls'],
+                    concat_input=False, dropout_ratio=0.)
+    depth = encoder['n_layers']
+    model = MODELS.build(dict(
+        type='EncoderDecoder', decode_head=dict(head, loss_decode=dict(type='CrossEntropyLoss')),
+        test_cfg=dict(mode='whole'), backbone=dict(
+            type='lape_mm.DeiT', img_size=encoder['image_size'],
+            patch_size=encoder['patch_size'], joining=joining, out_indices=(depth - 1,),
+            norm_eps=config.get('norm_eps', 1e-5), interpolation='bilinear',
+            arch=dict(embed_dim=encoder['d_model'], depth=depth, num_heads=encoder['n_heads'],
+                      mlp_ratio=encoder['d_ff'] / encoder['d_model']))))
+    state = segmenter_state(case)
+    wanted = {key: value for key, value in model.state_dict().items()
+              if not key.startswith('backbone.')}
+    official = {key: value for key, value in state.items() if not key.startswith('backbone.')}
+    assert set(official) == set(wanted)
+    model.load_state_dict({key: value.float() for key, value in official.items()}, strict=False)
+    load_into(model.backbone, case, tmp_path,
+              **{key.removeprefix('backbone.'): value for key, value in state.items()
+                 if key.startswith('backbone.')})
+    model = model.eval().to(dtype)
+    image, patch = case['input'].to(dtype), encoder['patch_size']
+    maps = model.decode_head(model.backbone(image))
+    # the official model upsamples to the image padded to whole patches, and crops
+    whole = F.interpolate(maps, scale_factor=patch, mode='bilinear', align_corners=False)
+    return whole[..., :image.shape[2], :image.shape[3]]
+
+
+FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_(?!2D_RPE|distilled)', run_lape),
+            (r'(derived_)?vit_adapter_', run_vit_adapter),
+            (r'(derived_)?segmenter_(?!.*distilled)', run_segmenter))
+
+
+def runner_of(name):
+    return next((run for pattern, run in FAMILIES if re.match(pattern, name)), None)
+
+
+def test_goldens_are_there():
+    assert any(runner_of(path.stem) for path in CASES), f'no goldens in {FOLDERS}'
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('path', CASES, ids=lambda path: f'{path.parent.parent.name}-{path.stem}')
+def test_golden(path, tmp_path):
+    run = runner_of(path.stem)
+    if run is None:
+        pytest.skip('the package has no model of this family yet')
+    case = read_checkpoint(path)
+    expected = case['output'] if isinstance(case['output'], (list, tuple)) else [case['output']]
+    exact = expected[0].dtype == torch.float64
+    dtype = torch.float64 if exact else torch.float32
+    with arithmetic_of(dtype):
+        output = run(case, tmp_path, dtype)
+    output = output if isinstance(output, (list, tuple)) else [output]
+    assert len(output) == len(expected)
+    for ours, theirs in zip(output, expected):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10 if exact else 2e-5)
