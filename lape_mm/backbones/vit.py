@@ -109,10 +109,10 @@ class VisionTransformer(BaseModule):
         pe_norms, last_pe_norm = self.joining.norms(depth=depth, dim=dim, eps=norm_eps)
         self.blocks = nn.ModuleList(
             Block(dim=dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
-                  qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps, drop_path=rate,
+                  qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps,
+                  drop_path=drop_path_rate * layer / max(depth - 1, 1),
                   layer_scale=layer_scale, window_size=window, pe_norm=pe_norm)
-            for rate, window, pe_norm in zip(torch.linspace(0, drop_path_rate, depth).tolist(),
-                                             windows or [None] * depth, pe_norms))
+            for layer, (window, pe_norm) in enumerate(zip(windows or [None] * depth, pe_norms)))
         self.norm = nn.LayerNorm(dim, eps=norm_eps) if last_norm else None
         self.last_pe_norm = last_pe_norm if last_norm else None
         self.blocks.apply(init_linear)

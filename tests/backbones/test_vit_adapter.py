@@ -1,0 +1,197 @@
+import pytest
+import torch
+
+from lape_mm.backbones import ViTAdapter
+from lape_mm.backbones.deformable import DeformableAttention, sample, sample_pytorch
+from lape_mm.position import PRESETS
+
+TINY = dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8, deform_num_heads=4)
+
+
+def tiny(**options):
+    return ViTAdapter(**{'arch': TINY, 'img_size': 64, **options})
+
+
+@pytest.mark.parametrize('variant', ['detection', 'segmentation'])
+@pytest.mark.parametrize('joining, count', [
+    ('default', 7_966_640), ('lape', 7_971_248), ('pvg', 7_970_672),
+    ('mpvg', 7_970_672 + 384 + 384)])  # LaPE: 12 norms; PVG: 11, no slot; MPVG: two norms more
+def test_parameter_counts(variant, joining, count):
+    with torch.device('meta'):
+        model = ViTAdapter(arch='tiny', variant=variant, joining=joining)
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+@pytest.mark.parametrize('arch, count', [('small', 27_503_888), ('base', 99_495_392)])
+def test_parameter_counts_of_the_larger_ones(arch, count):
+    with torch.device('meta'):
+        assert sum(p.numel() for p in ViTAdapter(arch=arch).parameters()) == count
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('variant', ['detection', 'segmentation'])
+@pytest.mark.parametrize('size', [(64, 64), (32, 96), (33, 70), (97, 31), (16, 16)])
+def test_any_image_size(variant, size):
+    model = tiny(variant=variant, joining='mpvg').eval()
+    maps = model(torch.randn(2, 3, *size))
+    assert [tuple(m.shape) for m in maps] == [
+        (2, 24, -(-size[0] // stride), -(-size[1] // stride)) for stride in (4, 8, 16, 32)]
+
+
+@pytest.mark.parametrize('joining', [*PRESETS, dict(first_layer=0, last=0), dict(last=0)], ids=str)
+@pytest.mark.parametrize('variant', ['detection', 'segmentation'])
+@pytest.mark.parametrize('frozen', [False, True])
+def test_every_trainable_parameter_gets_a_finite_gradient(joining, variant, frozen):
+    torch.manual_seed(0)
+    model = tiny(joining=joining, variant=variant, frozen=frozen, windows=[2, None, 2, None])
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=.1)
+    outputs = model(torch.randn(2, 3, 64, 96))
+    sum((output * torch.randn_like(output)).sum() for output in outputs).backward()
+    vit = {name for name, _ in model.vit_parameters()}
+    for name, parameter in model.named_parameters():
+        if frozen and name in vit:
+            assert not parameter.requires_grad and parameter.grad is None, name
+        else:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_table_keeps_the_official_slot_without_a_token():
+    for joining, tokens in (('default', 17), ('lape', 17), ('pvg', 16), ('mpvg', 16)):
+        model = tiny(joining=joining)
+        assert model.pos_embed.shape[1] == tokens and model.cls_token is None
+        assert model.delivery((4, 4)).attention[3] is None or \
+            model.delivery((4, 4)).attention[3].shape == (1, 16, 24)
+
+
+@torch.no_grad()
+def test_last_norm_is_one_named_setting():
+    names = {joining: {name.split('.')[0] for name, _ in tiny(joining=joining).named_parameters()}
+             for joining in ('pvg', 'mpvg')}
+    assert names['mpvg'] - names['pvg'] == {'norm', 'last_pe_norm'}
+    without = tiny(joining='mpvg', last_norm=False)
+    assert {name for name, _ in without.named_parameters()} == \
+        {name for name, _ in tiny(joining='pvg').named_parameters()}
+    # only the last ViT map sees it: the segmentation variant's first three levels do not change
+    model = tiny(joining='mpvg', variant='segmentation').eval()
+    image = torch.randn(1, 3, 64, 64)
+    before = model(image)
+    model.last_pe_norm.bias += 1
+    changed = [not torch.equal(a, b) for a, b in zip(before, model(image))]
+    assert changed == [False, False, False, True]
+
+
+def test_gradient_checkpointing_changes_nothing():
+    image, gradients = torch.randn(1, 3, 64, 64), []
+    model = tiny(joining='mpvg', variant='segmentation').eval()
+    for interaction in model.interactions:
+        torch.nn.init.ones_(interaction.injector.gamma)
+    for with_cp in (False, True):
+        model.with_cp = with_cp
+        model.zero_grad()
+        sum(level.square().sum() for level in model(image)).backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    for plain, recomputed in zip(*gradients):
+        torch.testing.assert_close(plain, recomputed, rtol=1e-4, atol=1e-4)
+
+
+def test_detection_windows_leave_the_last_layer_of_each_interaction_global():
+    with torch.device('meta'):
+        model = ViTAdapter(variant='detection')
+    assert [block.attn.window_size for block in model.blocks] == [14, 14, None] * 4
+
+
+def plain_sampling(value, shapes, locations, weights):
+    """Deformable attention one sample at a time, bilinear by hand."""
+    batch, _, heads, dim = value.shape
+    queries = locations.shape[1]
+    out = value.new_zeros(batch, queries, heads, dim)
+    start = 0
+    for level, (height, width) in enumerate(shapes):
+        cells = value[:, start:start + height * width].unflatten(1, (height, width))
+        start += height * width
+        for b, q, h, p in torch.cartesian_prod(*map(torch.arange, (
+                batch, queries, heads, locations.shape[4]))).tolist():
+            x, y = locations[b, q, h, level, p].tolist()
+            x, y = x * width - .5, y * height - .5
+            for row in (int(y // 1), int(y // 1) + 1):
+                for column in (int(x // 1), int(x // 1) + 1):
+                    if 0 <= row < height and 0 <= column < width:
+                        share = (1 - abs(y - row)) * (1 - abs(x - column))
+                        out[b, q, h] += weights[b, q, h, level, p] * share * cells[b, row, column,
+                                                                                   h]
+    return out.flatten(2)
+
+
+def test_sampling_equals_one_written_out_by_hand():
+    torch.manual_seed(0)
+    shapes = [(3, 4), (2, 2)]
+    value = torch.randn(2, 16, 2, 3, dtype=torch.float64)
+    locations = torch.rand(2, 5, 2, 2, 3, 2, dtype=torch.float64) * 1.6 - .3
+    weights = torch.rand(2, 5, 2, 2, 3, dtype=torch.float64)
+    torch.testing.assert_close(sample_pytorch(value, shapes, locations, weights),
+                               plain_sampling(value, shapes, locations, weights))
+
+
+def test_sampling_equals_mmcv():
+    ops = pytest.importorskip('mmcv.ops.multi_scale_deform_attn', reason='mmcv is not installed')
+    torch.manual_seed(0)
+    shapes = [(8, 6), (4, 3), (2, 2)]
+    value = torch.randn(2, 64, 4, 8)
+    locations, weights = torch.rand(2, 9, 4, 3, 4, 2), torch.rand(2, 9, 4, 3, 4)
+    theirs = ops.multi_scale_deformable_attn_pytorch(value, torch.tensor(shapes), locations,
+                                                     weights)
+    torch.testing.assert_close(sample(value, shapes, locations, weights), theirs, rtol=0,
+                               atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='the CUDA op needs a GPU')
+@pytest.mark.parametrize('batch', [1, 3, 70])
+def test_the_cuda_op_equals_the_pytorch_path(batch):
+    pytest.importorskip('mmcv._ext', reason='mmcv is installed without its operators')
+    shapes = [(8, 6), (4, 3)]
+    value = torch.randn(batch, 60, 4, 8, device='cuda')
+    locations = torch.rand(batch, 9, 4, 2, 4, 2, device='cuda')
+    weights = torch.rand(batch, 9, 4, 2, 4, device='cuda')
+    torch.testing.assert_close(sample(value, shapes, locations, weights),
+                               sample_pytorch(value, shapes, locations, weights), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_bf16_autocast_stays_close():
+    torch.manual_seed(0)
+    model = tiny(joining='mpvg').eval()
+    image = torch.randn(1, 3, 64, 64)
+    exact = model(image)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        rough = model(image)
+    for a, b in zip(exact, rough):
+        assert (a - b.float()).abs().mean() < .02 * a.abs().mean()
+
+
+def test_deformable_attention_starts_as_a_ring_of_points():
+    attention = DeformableAttention(dim=24, num_heads=4, levels=3, points=2)
+    attention.init_weights()
+    offsets = attention.sampling_offsets.bias.reshape(4, 3, 2, 2)
+    expected = torch.tensor([[1., 0.], [0., 1.], [-1., 0.], [0., -1.]])
+    for point in (1, 2):
+        torch.testing.assert_close(offsets[:, 0, point - 1], point * expected, atol=1e-6, rtol=0)
+    assert not attention.attention_weights.weight.any()
+
+
+@pytest.mark.parametrize('options, words', [
+    (dict(variant='det'), ["'det'", 'detection']),
+    (dict(windows=[2, None]), ['(2, None)', '4 entries']),
+    (dict(interaction_indexes=[(0, 1), (3, 3)]), ['(3, 3)', '0..3']),
+    (dict(interaction_indexes=[(0, 1), (2, 3)], variant='segmentation'), ['four']),
+    (dict(arch=dict(TINY, depth=6)), ['depth=6', 'interaction_indexes']),
+    (dict(arch=dict(TINY, deform_num_heads=5)), ['5', '24']),
+    (dict(arch='huge'), ["'huge'", 'tiny']),
+    (dict(joining='pvg', class_token=True), ["'pvg'"]),
+])
+def test_errors_name_the_value_and_what_is_allowed(options, words):
+    with pytest.raises(ValueError) as error:
+        tiny(**options)
+    assert all(word in str(error.value) for word in words), error.value

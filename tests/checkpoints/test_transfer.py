@@ -1,0 +1,195 @@
+"""A classification checkpoint becomes the backbone of something else, and the report is true."""
+import pytest
+import torch
+
+from lape_mm.backbones import DeiT, ViTAdapter
+from lape_mm.checkpoints import CheckpointError, load_backbone
+from lape_mm.position import resize_table
+
+ARCH = dict(embed_dim=24, depth=4, num_heads=3)
+ADAPTER = dict(ARCH, conv_inplane=8, deform_num_heads=4)
+JOININGS = ['default', 'lape', 'pvg', 'mpvg']
+
+
+def classifier(joining='default', **options):
+    torch.manual_seed(1)
+    model = DeiT(**{'arch': ARCH, 'img_size': 64, 'joining': joining, **options})
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
+
+
+def save(model, path, *, prefix='', wrapper=None, **more):
+    state = {prefix + key: value for key, value in model.state_dict().items()}
+    state.update(more)
+    torch.save({wrapper: state} if wrapper else state, path)
+    return str(path)
+
+
+def same_vit(model, source):
+    theirs = source.state_dict()
+    return [name for name, _ in model.vit_parameters() if name in theirs
+            and theirs[name].shape == model.state_dict()[name].shape
+            and not torch.equal(model.state_dict()[name], theirs[name])]
+
+
+@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('prefix, wrapper', [
+    ('', None), ('', 'model'), ('backbone.', 'state_dict'), ('module.', 'state_dict_ema'),
+    ('encoder.', 'model'), ('model.backbone.', 'state_dict')])
+def test_classifier_to_adapter(tmp_path, joining, prefix, wrapper):
+    source = classifier(joining)
+    path = save(source, tmp_path / 'c.pth', prefix=prefix, wrapper=wrapper,
+                **{'head.weight': torch.ones(10, 24)})
+    model = ViTAdapter(arch=ADAPTER, img_size=64, joining=joining,
+                       init_cfg=dict(type='Pretrained', checkpoint=path))
+    model.init_weights()
+    report = load_backbone(model, path)
+    assert report.share == 1. and not report.missing and not report.resized
+    assert not same_vit(model, source)
+    assert any(name.endswith('head.weight') for name in report.unused)
+    assert 'level_embed' in report.new and 'blocks.0.gamma1' in report.new
+    has_norm = joining == 'mpvg'
+    assert ('norm.weight' in report.found) == has_norm != ('norm.weight' in report.unused)
+    assert '100.00 %' in str(report)
+
+
+@pytest.mark.parametrize('img_size', [96, (64, 128), (48, 80)])
+@pytest.mark.parametrize('joining', ['default', 'mpvg'])
+def test_position_is_resized(tmp_path, joining, img_size):
+    source = classifier(joining)
+    path = save(source, tmp_path / 'c.pth')
+    model = DeiT(arch=ARCH, img_size=img_size, joining=joining, out_indices=(3,))
+    report = load_backbone(model, path)
+    assert report.share == 1. and 'pos_embed' in report.resized
+    assert f'4 x 4 to {model.grid[0]} x {model.grid[1]}' in str(report)
+    expected = resize_table(source.pos_embed, old=(4, 4), new=model.grid, prefix=source.prefix)
+    assert torch.equal(model.pos_embed, expected)
+
+
+def test_slots_are_told_by_tokens_and_named(tmp_path):
+    # class token to none: the slot is dropped
+    report = load_backbone(DeiT(arch=ARCH, img_size=64, joining='pvg'),
+                           save(classifier('default'), tmp_path / 'a.pth'), min_share=.9)
+    assert 'pos_embed[:, 0:1]' in report.unused and 'cls_token' in report.unused
+    assert 'blocks.1.pe_norm.weight' in report.missing and report.share < 1
+    # none to a ViT-Adapter's unused slot: new by design, and no weight that could be missing
+    model = ViTAdapter(arch=ADAPTER, img_size=64)
+    slot = model.pos_embed[:, 0].clone()
+    report = load_backbone(model, save(classifier(class_token=False), tmp_path / 'b.pth'))
+    assert report.share == 1. and 'pos_embed[:, 0:1]' in report.new
+    assert torch.equal(model.pos_embed[:, 0], slot)
+    # none to a class token that is used: missing weights
+    model = DeiT(arch=ARCH, img_size=64)
+    report = load_backbone(model, str(tmp_path / 'b.pth'))
+    assert 'cls_token' in report.missing
+    total = sum(p.numel() for p in model.parameters())
+    assert report.share == pytest.approx(1 - 2 * 24 / total)
+
+
+def test_distilled_checkpoint(tmp_path):
+    source = classifier('lape')
+    table = torch.cat([source.pos_embed[:, :1], torch.randn(1, 1, 24), source.pos_embed[:, 1:]], 1)
+    path = save(source, tmp_path / 'd.pth', wrapper='model', dist_token=torch.ones(1, 1, 24),
+                pos_embed=table.detach(), **{'head_dist.weight': torch.ones(10, 24)})
+    model = DeiT(arch=ARCH, img_size=64, joining='lape')
+    report = load_backbone(model, path)
+    assert report.share == 1.
+    assert {'dist_token', 'head_dist.weight', 'pos_embed[:, 1:2]'} <= set(report.unused)
+    assert torch.equal(model.pos_embed, source.pos_embed)
+
+
+def test_an_adapters_own_checkpoint(tmp_path):
+    for joining in JOININGS:
+        source = ViTAdapter(arch=ADAPTER, img_size=64, joining=joining)
+        path = save(source, tmp_path / 'v.pth', prefix='backbone.', wrapper='state_dict')
+        model = ViTAdapter(arch=ADAPTER, img_size=96, joining=joining)
+        report = load_backbone(model, path)
+        assert report.share == 1. and not report.new and not report.unused
+        assert torch.equal(model.spm.fc1.weight, source.spm.fc1.weight)
+        assert torch.equal(model.pos_embed[:, :model.prefix], source.pos_embed[:, :model.prefix])
+
+
+def test_mmpretrain_names(tmp_path):
+    source, names = classifier('default'), {}
+    for key, value in source.state_dict().items():
+        for ours, theirs in (('patch_embed.proj', 'patch_embed.projection'), ('blocks', 'layers'),
+                             ('attn.qkv.', 'attn.attn.in_proj_'), ('attn.proj', 'attn.attn.out_proj'),
+                             ('norm1', 'ln1'), ('norm2', 'ln2'), ('mlp.fc1', 'ffn.layers.0.0'),
+                             ('mlp.fc2', 'ffn.layers.1')):
+            key = key.replace(ours, theirs)
+        names['backbone.' + ('ln1.' + key[5:] if key.startswith('norm.') else key)] = value
+    torch.save({'state_dict': names}, tmp_path / 'm.pth')
+    model = DeiT(arch=ARCH, img_size=64)
+    report = load_backbone(model, str(tmp_path / 'm.pth'))
+    assert report.share == 1. and not report.unused and not same_vit(model, source)
+
+
+def test_half_precision_and_unbatched_sinusoids(tmp_path):
+    source = classifier(position='sincos_1d')
+    state = {key: value.half() for key, value in source.state_dict().items()}
+    state['pos_embed'] = state['pos_embed'][0]
+    torch.save(state, tmp_path / 'h.pth')
+    model = DeiT(arch=ARCH, img_size=64, position='sincos_1d')
+    assert load_backbone(model, str(tmp_path / 'h.pth')).share == 1.
+    assert model.pos_embed.dtype == torch.float32
+
+
+def fail(model, path, *words, **options):
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as error:
+        load_backbone(model, str(path), **options)
+    message = str(error.value)
+    assert message.startswith(str(path)) and '\n' not in message
+    assert all(word in message for word in words), message
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])  # nothing half-loaded
+
+
+def test_another_model_is_refused(tmp_path):
+    model = DeiT(arch=ARCH, img_size=64)
+    wide = DeiT(arch=dict(ARCH, embed_dim=48), img_size=64)
+    fail(model, save(wide, tmp_path / 'wide.pth'), 'min_share=0.95', 'blocks.0.', '48', '24')
+    shallow = DeiT(arch=dict(ARCH, depth=3), img_size=64)
+    fail(model, save(shallow, tmp_path / 'shallow.pth'), 'blocks.3.')
+    torch.save({'state_dict': {'conv1.weight': torch.ones(3)}}, tmp_path / 'resnet.pth')
+    fail(model, tmp_path / 'resnet.pth', 'no ViT', 'conv1.weight')
+    torch.save({'epoch': 3}, tmp_path / 'empty.pth')
+    fail(model, tmp_path / 'empty.pth', 'no weights', 'epoch')
+    fail(model, tmp_path / 'nowhere.pth', 'no such file')
+
+
+def test_told_otherwise_it_loads_what_there_is(tmp_path):
+    model = DeiT(arch=ARCH, img_size=64)
+    shallow = DeiT(arch=dict(ARCH, depth=3), img_size=64)
+    path = save(shallow, tmp_path / 'shallow.pth')
+    report = load_backbone(model, path, min_share=.5)
+    assert .5 < report.share < .95 and 'blocks.3.norm1.weight' in report.missing
+    assert torch.equal(model.blocks[2].mlp.fc1.weight, shallow.blocks[2].mlp.fc1.weight)
+    with pytest.raises(ValueError, match='min_share=95'):
+        load_backbone(model, path, min_share=95)
+
+
+def test_two_vits_need_a_prefix(tmp_path):
+    source, model = classifier(), DeiT(arch=ARCH, img_size=64)
+    state = {f'{name}.{key}': value for name in ('teacher', 'student')
+             for key, value in source.state_dict().items()}
+    torch.save(state, tmp_path / 'two.pth')
+    fail(model, tmp_path / 'two.pth', "'student.'", "'teacher.'", 'prefix')
+    assert load_backbone(model, str(tmp_path / 'two.pth'), prefix='student.').share == 1.
+    fail(model, tmp_path / 'two.pth', "'nobody.'", prefix='nobody.')
+
+
+def test_a_grid_is_never_guessed(tmp_path):
+    # 2 x 8 tokens into 4 x 4 and back: equal counts, another grid
+    oblong, square = classifier(img_size=(32, 128)), classifier()
+    fail(DeiT(arch=ARCH, img_size=(32, 128)), save(square, tmp_path / 'square.pth'), 'source_grid')
+    model = DeiT(arch=ARCH, img_size=(32, 128))
+    load_backbone(model, save(oblong, tmp_path / 'oblong.pth'), source_grid=(2, 8))
+    assert torch.equal(model.pos_embed, oblong.pos_embed)
+    fail(model, tmp_path / 'oblong.pth', 'source_grid=(5, 8)', source_grid=(5, 8))
+    odd = classifier(img_size=(32, 48))
+    fail(DeiT(arch=ARCH, img_size=64), save(odd, tmp_path / 'odd.pth'), 'source_grid', '6 tokens')
+    model = DeiT(arch=ARCH, img_size=64)
+    report = load_backbone(model, str(tmp_path / 'odd.pth'), source_grid=(2, 3))
+    assert '2 x 3 to 4 x 4' in str(report)
