@@ -20,7 +20,8 @@ class BuildWithMim(build_py):
 
     def run(self):
         super().run()
-        target = (ROOT if self.editable_mode else Path(self.build_lib).resolve()) / 'lape_mm' / '.mim'
+        root = ROOT if self.editable_mode else Path(self.build_lib).resolve()
+        target = root / 'lape_mm' / '.mim'
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for name in SHIPPED:

@@ -10,7 +10,7 @@ __all__ = ['DeiT', 'ViTAdapter', '__version__', 'missing', 'require']
 
 warn_untested()
 if not missing('mmengine'):
-    from . import engine
+    from . import engine as engine
     from .backbones import DeiT, ViTAdapter
 
 

@@ -47,7 +47,8 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     state = {key.removeprefix('module.'): value for key, value in content.items()
              if isinstance(key, str) and isinstance(value, Tensor)}
     if not state:
-        raise CheckpointError(f'no weights in it: its entries are {sorted(map(str, checkpoint))[:8]}')
+        raise CheckpointError('no weights in it: its entries are '
+                              f'{sorted(map(str, checkpoint))[:8]}')
     return state
 
 

@@ -113,10 +113,11 @@ def test_an_adapters_own_checkpoint(tmp_path):
 def test_mmpretrain_names(tmp_path):
     source, names = classifier('default'), {}
     for key, value in source.state_dict().items():
-        for ours, theirs in (('patch_embed.proj', 'patch_embed.projection'), ('blocks', 'layers'),
-                             ('attn.qkv.', 'attn.attn.in_proj_'), ('attn.proj', 'attn.attn.out_proj'),
-                             ('norm1', 'ln1'), ('norm2', 'ln2'), ('mlp.fc1', 'ffn.layers.0.0'),
-                             ('mlp.fc2', 'ffn.layers.1')):
+        for ours, theirs in (
+                ('patch_embed.proj', 'patch_embed.projection'), ('blocks', 'layers'),
+                ('attn.qkv.', 'attn.attn.in_proj_'), ('attn.proj', 'attn.attn.out_proj'),
+                ('norm1', 'ln1'), ('norm2', 'ln2'), ('mlp.fc1', 'ffn.layers.0.0'),
+                ('mlp.fc2', 'ffn.layers.1')):
             key = key.replace(ours, theirs)
         names['backbone.' + ('ln1.' + key[5:] if key.startswith('norm.') else key)] = value
     torch.save({'state_dict': names}, tmp_path / 'm.pth')
