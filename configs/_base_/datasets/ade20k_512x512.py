@@ -1,0 +1,52 @@
+# ADE20K (SceneParse150) in its own layout: {root}/{images,annotations}/{training,validation}.
+#
+# A run at reduced size needs no other config (indices count the entries of the pipelines below):
+#   --cfg-options train_dataloader.dataset.pipeline.2.scale=(1024,256)
+#       train_dataloader.dataset.pipeline.3.crop_size=(256,256)
+#       model.data_preprocessor.size=(256,256) val_dataloader.dataset.pipeline.1.scale=(1024,256)
+#       model.test_cfg.crop_size=(256,256) model.test_cfg.stride=(171,171)
+data_root = '{{$LAPE_MM_ADE20K:data/ade/ADEChallengeData2016}}'
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PhotoMetricDistortion'),
+    dict(type='PackSegInputs')
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(2048, 512), keep_ratio=True),
+    # after Resize: the ground truth keeps the image's own size
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs')
+]
+
+train_dataloader = dict(
+    batch_size=2,
+    num_workers=4,
+    persistent_workers=True,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        type='ADE20KDataset',
+        data_root=data_root,
+        data_prefix=dict(
+            img_path='images/training', seg_map_path='annotations/training'),
+        pipeline=train_pipeline))
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=4,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='ADE20KDataset',
+        data_root=data_root,
+        data_prefix=dict(
+            img_path='images/validation', seg_map_path='annotations/validation'),
+        pipeline=test_pipeline))
+test_dataloader = val_dataloader
+
+val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+test_evaluator = val_evaluator

@@ -1,0 +1,82 @@
+# COCO 2017 instances with the multi-scale augmentation of DETR, which ViT-Adapter trains with.
+#
+# A run at reduced size needs no other config (indices count the entries of the pipelines below):
+#   --cfg-options train_dataloader.dataset.pipeline.4.crop_size=(320,320)
+#       train_dataloader.dataset.pipeline.3.transforms.0.0.scales=[(320,512)]
+#       train_dataloader.dataset.pipeline.3.transforms.1.2.scales=[(320,512)]
+#       val_dataloader.dataset.pipeline.1.scale=(512,320)
+data_root = '{{$LAPE_MM_COCO:data/coco}}'
+sides = [(480, 1333), (512, 1333), (544, 1333), (576, 1333), (608, 1333), (640, 1333),
+         (672, 1333), (704, 1333), (736, 1333), (768, 1333), (800, 1333)]
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(
+        type='RandomChoice',
+        transforms=[
+            [dict(type='RandomChoiceResize', scales=sides, keep_ratio=True)],
+            [
+                dict(
+                    type='RandomChoiceResize',
+                    scales=[(400, 1333), (500, 1333), (600, 1333)],
+                    keep_ratio=True),
+                dict(
+                    type='RandomCrop',
+                    crop_type='absolute_range',
+                    crop_size=(384, 600),
+                    allow_negative_crop=True),
+                dict(type='RandomChoiceResize', scales=sides, keep_ratio=True)
+            ]
+        ]),
+    dict(
+        type='RandomCrop',
+        crop_type='absolute_range',
+        crop_size=(1024, 1024),
+        allow_negative_crop=True),
+    dict(type='PackDetInputs')
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
+    # after Resize: the ground truth keeps the image's own size
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(
+        type='PackDetInputs',
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+]
+
+train_dataloader = dict(
+    batch_size=2,
+    num_workers=4,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    batch_sampler=dict(type='AspectRatioBatchSampler'),
+    dataset=dict(
+        type='CocoDataset',
+        data_root=data_root,
+        ann_file='annotations/instances_train2017.json',
+        data_prefix=dict(img='train2017/'),
+        filter_cfg=dict(filter_empty_gt=True, min_size=32),
+        pipeline=train_pipeline))
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=2,
+    persistent_workers=True,
+    drop_last=False,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='CocoDataset',
+        data_root=data_root,
+        ann_file='annotations/instances_val2017.json',
+        data_prefix=dict(img='val2017/'),
+        test_mode=True,
+        pipeline=test_pipeline))
+test_dataloader = val_dataloader
+
+val_evaluator = dict(
+    type='CocoMetric',
+    ann_file=data_root + '/annotations/instances_val2017.json',
+    metric=['bbox', 'segm'])
+test_evaluator = val_evaluator

@@ -1,0 +1,21 @@
+# What all toolboxes share; runtime_{cls,det,seg}.py add a toolbox's scope and its pictures.
+default_hooks = dict(
+    timer=dict(type='IterTimerHook'),
+    logger=dict(type='LoggerHook', interval=50),
+    param_scheduler=dict(type='ParamSchedulerHook'),
+    # two are kept: a run that is killed while it saves leaves a truncated last one
+    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=2),
+    sampler_seed=dict(type='DistSamplerSeedHook'))
+
+env_cfg = dict(
+    cudnn_benchmark=False,
+    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
+    dist_cfg=dict(backend='nccl'))
+
+# BatchNorm is synchronised where a run is distributed, and stays plain BatchNorm elsewhere
+sync_bn = 'torch'
+
+vis_backends = [dict(type='LocalVisBackend')]
+log_level = 'INFO'
+load_from = None
+resume = False

@@ -1,0 +1,4 @@
+_base_ = [
+    '../_base_/models/deit_cls.py', '../_base_/datasets/imagenet.py',
+    '../_base_/schedules/adamw_1024_300e.py', '../_base_/runtime_cls.py'
+]

@@ -1,0 +1,5 @@
+_base_ = './mask-rcnn_vit-adapter-tiny-default_fpn_8xb2-ms-3x_coco.py'
+
+model = dict(
+    backbone=dict(arch='base', drop_path_rate=0.3),
+    neck=dict(in_channels=[768, 768, 768, 768]))

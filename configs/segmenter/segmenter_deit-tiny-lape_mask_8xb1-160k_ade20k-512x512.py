@@ -1,0 +1,3 @@
+_base_ = './segmenter_deit-tiny-default_mask_8xb1-160k_ade20k-512x512.py'
+
+model = dict(backbone=dict(joining='lape'))

@@ -1,0 +1,302 @@
+"""What a scene looks like: shapes, textures, backgrounds, and the composition of one picture.
+
+Everything is drawn from one random stream given by the caller, colours and textures independently
+of the class, so that only the outline tells what an object is. Outlines are rasterised at
+``SUPERSAMPLING`` times the picture's size: that gives anti-aliased edges and exact visible parts.
+"""
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+CLASSES = ('disc', 'square', 'triangle', 'star', 'ring', 'cross')
+STUFF = ('ground', 'sky')
+SUPERSAMPLING = 4
+
+# Least and most mean of the three channels of objects and of backgrounds. Objects that are lighter
+# than what they lie on (distractors are either) are far quicker to learn from scratch.
+CONTRASTS = dict(lighter=((155, 230), (20, 100)), any=((30, 230), (40, 215)))
+
+_TRIES = 25
+_SUBPIXEL_BITS = 4
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One picture and the truth about it.
+
+    Attributes:
+        image: (H, W, 3) uint8, RGB.
+        labels: Index into ``CLASSES`` of each object, from the lowest to the topmost.
+        owner: (H * S, W * S) uint8, S = ``SUPERSAMPLING``: 0 where no object is seen, k where
+            ``labels[k - 1]`` is.
+        stuff: (H, W) uint8, the background as if there were no objects: 0 on the blurred seam
+            between two kinds, k for ``STUFF[k - 1]``. Distractors belong to what they lie on.
+    """
+
+    image: np.ndarray
+    labels: tuple[int, ...]
+    owner: np.ndarray
+    stuff: np.ndarray
+
+    def label_map(self) -> np.ndarray:
+        """(H, W) uint8: 0 unlabelled, then ``CLASSES``, then ``STUFF``, counted from 1."""
+        shares = [_shrink(self.owner == k) for k in range(len(self.labels) + 1)]
+        top = np.argmax(shares, axis=0)
+        stuff = np.where(self.stuff > 0, self.stuff + len(CLASSES), 0)
+        names = np.array([0, *(label + 1 for label in self.labels)])
+        return np.where(top == 0, stuff, names[top]).astype(np.uint8)
+
+
+def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_label: int,
+               objects: tuple[int, int], size_range: tuple[float, float],
+               spread: tuple[float, float], turn: float, distractors: tuple[int, int],
+               min_visible: float, contrast: str) -> Scene:
+    """Draw one scene.
+
+    Args:
+        rng: The only source of chance.
+        image_size: (height, width) in pixels.
+        first_label: Class of the lowest object, index into ``CLASSES``; the others are drawn.
+        objects: Least and most objects. A place is looked for ``_TRIES`` times; an object that
+            finds none is left out, so crowded settings may hold fewer (never less than one).
+        size_range: Least and most diameter of an object's outline (before a slight squeeze) as a
+            share of the shorter side of the picture.
+        spread: Where the centres of objects lie, from 0 (left, top) to 1 (right, bottom).
+        turn: Objects are turned by up to so many degrees, either way.
+        distractors: Least and most shapes of no class, all beneath the objects.
+        min_visible: Share of every object that stays visible (not covered, not outside).
+        contrast: A key of ``CONTRASTS``.
+    """
+    height, width = image_size
+    object_light, back_light = CONTRASTS[contrast]
+    canvas, stuff, back_colors = _background(rng, image_size, back_light)
+    for _ in range(rng.integers(distractors[0], distractors[1] + 1)):
+        outline, diameter = _distractor(rng, min(image_size))
+        center = rng.uniform(0, 1, 2) * (width, height)
+        mask = _rasterise(_place(rng, outline, center, diameter, 180), image_size)
+        colors = _colors(rng, back_colors, (30, 230), least=55)
+        _paint(canvas, mask, _texture(rng, image_size, colors))
+
+    labels: list[int] = []
+    areas: list[float] = []
+    owner = np.zeros((height * SUPERSAMPLING, width * SUPERSAMPLING), np.uint8)
+    used = list(back_colors)
+    for number in range(rng.integers(objects[0], objects[1] + 1)):
+        label = int(rng.integers(len(CLASSES))) if number else first_label
+        found = _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
+        if found is None:
+            continue
+        mask, area = found
+        colors = _colors(rng, used, object_light, least=95)
+        _paint(canvas, mask, _texture(rng, image_size, colors))
+        labels.append(label)
+        areas.append(area)
+        used.append(colors[0])
+        owner[mask] = len(labels)
+
+    canvas *= rng.uniform(0.75, 1.15) * rng.uniform(0.94, 1.06, 3).astype(np.float32)
+    canvas += rng.normal(0, rng.uniform(2, 7), canvas.shape).astype(np.float32)
+    image = np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
+    return Scene(image=image, labels=tuple(labels), owner=owner, stuff=stuff)
+
+
+def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible):
+    """Mask (bool, supersampled) and full area of a new object that leaves enough of all to see."""
+    height, width = (side // SUPERSAMPLING for side in owner.shape)
+    seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
+    shorter = min(height, width)
+    for attempt in range(_TRIES + 1):
+        last_resort = attempt == _TRIES
+        if last_resort and areas:
+            return None
+        diameter = rng.uniform(*size_range) * shorter
+        center = rng.uniform(*((0.45, 0.55) if last_resort else spread), 2) * (width, height)
+        outline = _place(rng, _outline(rng, CLASSES[label]), center, diameter, turn)
+        area = _area(outline) * SUPERSAMPLING ** 2
+        mask = _rasterise(outline, (height, width))
+        covered = np.bincount(owner[mask], minlength=len(areas) + 1)[1:]
+        # More than min_visible: what lies outside and what gets covered add up.
+        inside = np.count_nonzero(mask) >= (1 + min_visible) / 2 * area
+        if last_resort or inside and np.all(seen - covered >= min_visible * np.array(areas)):
+            return mask, area
+    return None
+
+
+# -- outlines: lists of (N, 2) closed curves in a unit circle, filled by the even-odd rule --------
+
+def _polar(angles, radii) -> np.ndarray:
+    return np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
+
+
+def _turn(corners: int) -> np.ndarray:
+    return np.arange(corners) * (2 * math.pi / corners)
+
+
+def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
+    up = -math.pi / 2
+    if name == 'disc':
+        return [_polar(_turn(48), 1.0)]
+    if name == 'square':
+        return [_polar(_turn(4) + math.pi / 4, 1.0)]
+    if name == 'triangle':
+        return [_polar(_turn(3) + up, 1.0)]
+    if name == 'star':
+        return [_polar(_turn(10) + up, np.tile([1.0, rng.uniform(0.36, 0.44)], 5))]
+    if name == 'ring':
+        return [_polar(_turn(48), 1.0), _polar(_turn(48), rng.uniform(0.48, 0.6))]
+    arm = rng.uniform(0.26, 0.34)
+    corner = np.array([[1, -arm], [1, arm], [arm, arm]])
+    quarter = np.array([[0, 1], [-1, 0]])
+    return [np.concatenate([corner @ np.linalg.matrix_power(quarter, k) for k in range(4)])]
+
+
+def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:
+    """Outline and diameter in pixels of something that is no object."""
+    kind = rng.choice(('line', 'bar', 'blob', 'arc'))
+    if kind in ('line', 'bar'):
+        length = rng.uniform(0.3, 1.2) if kind == 'line' else rng.uniform(0.25, 0.5)
+        thin = rng.uniform(1.0, 2.5) / (length * shorter) if kind == 'line' else rng.uniform(.1, .2)
+        return [np.array([[-1, -thin], [1, -thin], [1, thin], [-1, thin]])], length * shorter
+    if kind == 'blob':
+        angles = _turn(64)
+        radii = 1 + sum(rng.uniform(0.15, 0.3) * np.sin(lobes * angles + rng.uniform(0, 6.3))
+                        for lobes in (2, 3))
+        return [_polar(angles, radii / radii.max())], rng.uniform(0.12, 0.35) * shorter
+    angles = np.linspace(0, rng.uniform(1.6, 3.2), 24)
+    inner = rng.uniform(0.7, 0.85)
+    arc = np.concatenate([_polar(angles, 1.0), _polar(angles[::-1], inner)])
+    return [arc], rng.uniform(0.25, 0.6) * shorter
+
+
+def _place(rng, outline, center, diameter, turn) -> list[np.ndarray]:
+    """The outline in pixels: squeezed a little, turned, scaled and moved."""
+    angle = math.radians(rng.uniform(-turn, turn))
+    squeeze = rng.uniform(0.85, 1.0)
+    turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    return [curve * (1, squeeze) @ turn * (diameter / 2) + center for curve in outline]
+
+
+def _area(outline: list[np.ndarray]) -> float:
+    """Area of the first curve less the holes, in square pixels."""
+    first, *holes = (abs(cv2.contourArea(curve.astype(np.float32))) for curve in outline)
+    return first - sum(holes)
+
+
+def _rasterise(outline: list[np.ndarray], image_size: tuple[int, int]) -> np.ndarray:
+    """(H * S, W * S) bool."""
+    mask = np.zeros([side * SUPERSAMPLING for side in image_size], np.uint8)
+    scale = SUPERSAMPLING * 2 ** _SUBPIXEL_BITS
+    half = 2 ** (_SUBPIXEL_BITS - 1)
+    curves = [np.rint(curve * scale - half).astype(np.int32) for curve in outline]
+    cv2.fillPoly(mask, curves, 1, shift=_SUBPIXEL_BITS)
+    return mask.astype(bool)
+
+
+def _shrink(mask: np.ndarray) -> np.ndarray:
+    """(H, W) float32: the share of each pixel that a supersampled mask covers."""
+    height, width = (side // SUPERSAMPLING for side in mask.shape)
+    return cv2.resize(mask.astype(np.float32), (width, height), interpolation=cv2.INTER_AREA)
+
+
+def _paint(canvas: np.ndarray, mask: np.ndarray, picture: np.ndarray) -> None:
+    canvas += _shrink(mask)[..., None] * (picture - canvas)
+
+
+# -- colours and textures -------------------------------------------------------------------------
+
+def _color(rng, light) -> np.ndarray:
+    """(3,) any hue; the mean of the channels drawn from the range ``light``."""
+    color = rng.uniform(15, 245, 3)
+    return np.clip(color + rng.uniform(*light) - color.mean(), 10, 245)
+
+
+def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
+    """(2, 3) two related colours; the first keeps ``least`` (RGB distance) from all of ``avoid``.
+
+    Where the colours to avoid leave none within some tries, the farthest one seen is taken.
+    """
+    best, best_distance = None, -1.0
+    for _ in range(_TRIES):
+        color = _color(rng, light)
+        distance = min(np.linalg.norm(color - other) for other in avoid)
+        if distance > best_distance:
+            best, best_distance = color, distance
+        if distance >= least:
+            break
+    away = best - np.mean(avoid, axis=0)
+    other = best + rng.uniform(0.15, 0.45) * away + rng.uniform(-35, 35, 3)
+    return np.stack([best, np.clip(other, 0, 255)]).astype(np.float32)
+
+
+def _noise(rng, image_size, cells: float) -> np.ndarray:
+    """(H, W) smooth noise in 0..1 with about ``cells`` bumps along the longer side."""
+    height, width = image_size
+    step = max(image_size) / cells
+    grid = rng.uniform(0, 1, (math.ceil(height / step) + 2, math.ceil(width / step) + 2))
+    return np.clip(cv2.resize(grid.astype(np.float32), (width, height),
+                              interpolation=cv2.INTER_CUBIC), 0, 1)
+
+
+def _texture(rng, image_size, colors) -> np.ndarray:
+    """(H, W, 3) float32: one of six ways to mix two colours."""
+    height, width = image_size
+    kind = rng.choice(('solid', 'stripes', 'checker', 'dots', 'noise', 'gradient'))
+    angle = rng.uniform(0, 2 * math.pi)
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    along = math.cos(angle) * x + math.sin(angle) * y
+    across = math.cos(angle) * y - math.sin(angle) * x
+    if kind == 'solid':
+        mix = np.zeros(image_size, np.float32)
+    elif kind == 'noise':
+        mix = _noise(rng, image_size, rng.uniform(8, 24))
+    elif kind == 'gradient':
+        mix = 0.5 + 0.5 * np.sin(along / rng.uniform(0.15, 0.4) / min(image_size))
+    else:
+        # One period is 5 to 12 pixels of a 160-pixel picture, in any size of picture.
+        period = rng.uniform(0.032, 0.075) * min(image_size) / (2 * math.pi)
+        wave = np.sin(along / period)
+        if kind == 'checker':
+            wave = wave * np.sin(across / period)
+        elif kind == 'dots':
+            wave = (wave + np.sin(across / period) - 0.7) / 1.3
+        mix = np.clip(0.5 + 2 * wave, 0, 1)
+    return colors[0] + mix[..., None].astype(np.float32) * (colors[1] - colors[0])
+
+
+def _background(rng, image_size, light):
+    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the two mean colours.
+
+    A smooth sky above, a rough or patterned ground below; a tilted horizon between them. The seam
+    is blurred over some pixels, and where it is, nobody could say which of both a pixel is.
+    """
+    height, width = image_size
+    ground_color, sky_color = _color(rng, light), _color(rng, light)
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+
+    clouds = _noise(rng, image_size, rng.uniform(2, 5)) - 0.5
+    sky = sky_color + (clouds * rng.uniform(20, 60))[..., None] * rng.uniform(0.6, 1, 3)
+    sky += ((y / height - 0.5) * rng.uniform(-50, 50))[..., None]
+
+    period = rng.uniform(0.05, 0.12) * min(image_size) / (2 * math.pi)
+    angle = rng.uniform(0, math.pi)
+    along = math.cos(angle) * x + math.sin(angle) * y
+    across = math.cos(angle) * y - math.sin(angle) * x
+    kind = rng.choice(('grid', 'rows', 'gravel'))
+    if kind == 'grid':
+        pattern = np.maximum(np.sin(along / period), np.sin(across / period)) ** 5
+    elif kind == 'rows':
+        pattern = np.sin(along / period + 3 * _noise(rng, image_size, 6))
+    else:
+        pattern = 2.5 * (_noise(rng, image_size, rng.uniform(28, 50)) - 0.5)
+    patches = _noise(rng, image_size, rng.uniform(2, 6)) - 0.5
+    ground = (ground_color + (pattern * rng.uniform(12, 26))[..., None]
+              + (patches * rng.uniform(15, 50))[..., None] * rng.uniform(0.6, 1, 3))
+
+    level = rng.uniform(0.25, 0.75) * height + math.tan(rng.uniform(-0.35, 0.35)) * (x - width / 2)
+    seam = rng.uniform(0.006, 0.02) * height
+    share = np.clip(0.5 + (y - level) / (2 * seam), 0, 1)
+    canvas = sky + share[..., None] * (ground - sky)
+    stuff = np.where(share >= 1, 1, np.where(share <= 0, 2, 0)).astype(np.uint8)
+    return canvas.astype(np.float32), stuff, [ground_color, sky_color]

@@ -1,0 +1,135 @@
+"""Scenes written to disk as genuine COCO, ADE20K and ImageNet folders.
+
+A writer gets a folder that exists and is empty, and ``scenes(split)``, which yields (index, Scene)
+of one split. File names and ids depend on the index alone, so a longer data set only adds files.
+"""
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from .drawing import CLASSES, STUFF, SUPERSAMPLING, Scene
+
+# With gaps, as COCO's own ids have: whoever takes an id for an index shall notice here.
+COCO_CATEGORY_IDS = (1, 2, 4, 7, 8, 13)
+COCO_CLASSES = CLASSES
+COCO_PALETTE = ((220, 20, 60), (0, 130, 255), (255, 180, 0), (0, 200, 90), (170, 60, 230),
+                (0, 215, 215))
+
+# Label 0 is unlabelled and label k is ADE_CLASSES[k - 1] (reduce_zero_label=True).
+ADE_CLASSES = CLASSES + STUFF
+ADE_PALETTE = COCO_PALETTE + ((120, 90, 60), (200, 225, 250))
+
+# No such synsets exist, so that nobody takes these folders for a part of ImageNet.
+IMAGENET_WNIDS = tuple(f'n9000000{number}' for number in range(1, len(CLASSES) + 1))
+IMAGENET_CLASSES = CLASSES
+
+Scenes = Callable[[str], Iterator[tuple[int, Scene]]]
+_JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95)
+
+
+def write_coco(folder: Path, scenes: Scenes) -> None:
+    """``annotations/instances_{train,val}2017.json`` with polygons, ``{train,val}2017/*.jpg``."""
+    (folder / 'annotations').mkdir()
+    categories = [dict(supercategory='shape', id=number, name=name)
+                  for number, name in zip(COCO_CATEGORY_IDS, COCO_CLASSES)]
+    for odd, split in enumerate(('val', 'train')):
+        (folder / f'{split}2017').mkdir()
+        images, annotations = [], []
+        for index, scene in scenes(split):
+            image_id = 2 * (index + 1) + odd
+            name = f'{image_id:012d}.jpg'
+            _write(folder / f'{split}2017' / name, scene.image[..., ::-1], _JPEG)
+            height, width = scene.image.shape[:2]
+            images.append(dict(license=1, file_name=name, height=height, width=width, id=image_id))
+            for number, label in enumerate(scene.labels, 1):
+                annotations.append(dict(
+                    **_instance(scene.owner == number), iscrowd=0, image_id=image_id,
+                    category_id=COCO_CATEGORY_IDS[label], id=100 * image_id + number))
+        (folder / 'annotations' / f'instances_{split}2017.json').write_text(json.dumps(dict(
+            info=dict(description='Scenes of plain shapes drawn by lape_mm', version='1.0'),
+            licenses=[dict(id=1, name='Apache License 2.0',
+                           url='https://www.apache.org/licenses/LICENSE-2.0')],
+            images=images, annotations=annotations, categories=categories)))
+
+
+def _instance(mask: np.ndarray) -> dict:
+    """``segmentation``, ``area`` and ``bbox`` (x, y, width, height) of a supersampled mask."""
+    curves = [(curve + 0.5) / SUPERSAMPLING for curve in outlines(mask)]
+    points = np.concatenate(curves)
+    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
+    return dict(segmentation=[_rounded(curve.ravel()) for curve in curves],
+                area=round(np.count_nonzero(mask) / SUPERSAMPLING ** 2, 4),
+                bbox=_rounded([left, top, right - left, bottom - top]))
+
+
+def _rounded(numbers) -> list[float]:
+    return [round(float(number), 2) for number in numbers]
+
+
+def outlines(mask: np.ndarray) -> list[np.ndarray]:
+    """Polygons, (N, 2) of (x, y) pixel centres, whose union is ``mask``; specks are left out.
+
+    COCO unites the polygons of an instance and knows no holes. So a part with a hole is cut down
+    the middle of the hole into parts without; both keep the column of the cut, which leaves no gap.
+    """
+    curves, tree = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    holes = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent >= 0]
+    holes = [hole for hole in holes if cv2.contourArea(hole) >= SUPERSAMPLING ** 2]
+    if holes:
+        left, _, width, _ = cv2.boundingRect(max(holes, key=cv2.contourArea))
+        cut = left + width // 2
+        first, second = mask.copy(), mask.copy()
+        first[:, cut + 1:] = False
+        second[:, :cut] = False
+        return outlines(first) + outlines(second)
+    parts = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent < 0]
+    largest = max(map(cv2.contourArea, parts))
+    parts = [cv2.approxPolyDP(part, 1.0, True)[:, 0] for part in parts
+             if cv2.contourArea(part) >= min(largest, 2 * SUPERSAMPLING ** 2)]
+    return [part for part in parts if len(part) >= 3]
+
+
+def write_ade(folder: Path, scenes: Scenes) -> None:
+    """``images/{training,validation}/*.jpg``, ``annotations/../*.png``, and the list of classes."""
+    pixels = {}
+    for split, name in (('train', 'training'), ('val', 'validation')):
+        images, annotations = folder / 'images' / name, folder / 'annotations' / name
+        images.mkdir(parents=True)
+        annotations.mkdir(parents=True)
+        pixels[split] = np.zeros((2, len(ADE_CLASSES) + 1), np.int64)
+        for index, scene in scenes(split):
+            labels = scene.label_map()
+            stem = f'ADE_{split}_{index + 1:08d}'
+            _write(images / f'{stem}.jpg', scene.image[..., ::-1], _JPEG)
+            _write(annotations / f'{stem}.png', labels, ())
+            count = np.bincount(labels.ravel(), minlength=len(ADE_CLASSES) + 1)
+            pixels[split] += np.stack([count, count > 0])
+    share = pixels['train'][0] / pixels['train'][0].sum()
+    rows = [f'{k}\t{share[k]:.4f}\t{pixels["train"][1][k]}\t{pixels["val"][1][k]}\t{name}'
+            for k, name in enumerate(ADE_CLASSES, 1)]
+    (folder / f'objectInfo{len(ADE_CLASSES)}.txt').write_text(
+        '\n'.join(['Idx\tRatio\tTrain\tVal\tName', *rows]) + '\n')
+
+
+def write_imagenet(folder: Path, scenes: Scenes) -> None:
+    """``{train,val}/<wnid>/*.JPEG`` and ``LOC_synset_mapping.txt`` (wnid, class name)."""
+    for split in ('train', 'val'):
+        for wnid in IMAGENET_WNIDS:
+            (folder / split / wnid).mkdir(parents=True)
+        for index, scene in scenes(split):
+            wnid = IMAGENET_WNIDS[scene.labels[0]]
+            name = f'{wnid}_{index}' if split == 'train' else f'val_{index + 1:08d}'
+            _write(folder / split / wnid / f'{name}.JPEG', scene.image[..., ::-1], _JPEG)
+    (folder / 'LOC_synset_mapping.txt').write_text(''.join(
+        f'{wnid} {name}\n' for wnid, name in zip(IMAGENET_WNIDS, IMAGENET_CLASSES)))
+
+
+WRITERS = dict(coco=write_coco, ade=write_ade, imagenet=write_imagenet)
+
+
+def _write(path: Path, image: np.ndarray, options: tuple) -> None:
+    # encode + write_bytes: imwrite reports a full disk or a bad path by its return value only.
+    path.write_bytes(cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1])

@@ -1,0 +1,66 @@
+"""The options that tools/train.py and tools/test.py share."""
+import argparse
+import ast
+import os
+
+from mmengine.config import DictAction
+
+from .errors import RunError
+
+
+class OptionsAction(DictAction):
+    """mmengine's KEY=VALUE options, and dicts written as Python: KEY="{'a': 1}"."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        literals = {}
+        for value in list(values):
+            key, _, text = value.partition('=')
+            if not _:
+                parser.error(f'{option_string}: {value!r} is not of the form KEY=VALUE')
+            if text.lstrip().startswith('{'):
+                literals[key] = literal(text)
+                values.remove(value)
+        super().__call__(parser, namespace, values, option_string)
+        getattr(namespace, self.dest).update(literals)
+
+
+def literal(text: str) -> dict:
+    """The Python dict that ``text`` spells.
+
+    Raises:
+        RunError: it spells none.
+    """
+    try:
+        value = ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise RunError(f"{text}: expected a Python dict such as {{'last': 0}}")
+    return value
+
+
+def joining(text: str) -> str | dict:
+    """--joining: a name, or a dict of settings."""
+    return literal(text) if text.lstrip().startswith('{') else text
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds what both tools know, in the words of OpenMMLab's own tools."""
+    parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: '
+                        'work_dirs/<name of the config>)')
+    parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
+                        'a dict of settings; set in every place of the config that needs it, '
+                        'after --cfg-options')
+    parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, metavar='KEY=VALUE',
+                        help='settings of the config to override; lists take indices '
+                        '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), dicts are '
+                        'written as in Python')
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
+    # torch.distributed.launch passes it in either spelling
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0,
+                        help=argparse.SUPPRESS)
+
+
+def keep_local_rank(args: argparse.Namespace) -> None:
+    """Puts --local_rank where mmengine looks for it, unless the launcher has done so."""
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))

@@ -1,0 +1,163 @@
+"""A config file and the edits that the tools' options stand for."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from inspect import signature
+from pathlib import Path
+
+from mmengine.config import Config
+
+from lape_mm.position.joining import PRESETS, build_joining
+from lape_mm.registry import MODELS
+from lape_mm.requirements import TOOLBOXES, install_hint, missing
+
+from .errors import RunError
+
+
+def load_config(path: str, *, options: Mapping | None = None,
+                joining: str | Mapping | None = None, work_dir: str | None = None) -> Config:
+    """Reads a config and applies --cfg-options, then --joining, then --work-dir.
+
+    Raises:
+        RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
+    """
+    if joining is not None:
+        check_joining(joining)
+    if not Path(path).is_file():
+        raise RunError(f'there is no config {path}')
+    try:
+        cfg = Config.fromfile(path)
+    except Exception as error:  # a config is code: anything may happen in it
+        raise RunError(f'config {path} cannot be read: {type(error).__name__}: {error}') from error
+    merge_options(cfg, options or {})
+    if joining is not None:
+        set_joining(cfg, joining)
+    for where, backbone in our_backbones(cfg):
+        check_joining(backbone.get('joining', 'default'), backbone, where)
+
+    scope = cfg.get('default_scope')
+    if scope not in TOOLBOXES:
+        raise RunError(f'config {path}: default_scope={scope!r}, expected one of '
+                       f'{", ".join(TOOLBOXES)}')
+    if lacking := missing(*TOOLBOXES[scope]):
+        raise RunError([install_hint(module) for module in lacking])
+
+    if work_dir is not None:
+        cfg.work_dir = work_dir
+    elif cfg.get('work_dir') is None:
+        cfg.work_dir = str(Path('work_dirs', Path(path).stem))
+    return cfg
+
+
+def walk(node, path: str = '') -> Iterator[tuple[str, MutableMapping]]:
+    """Every dict of a config with its dotted path, the outer ones first."""
+    if isinstance(node, MutableMapping):
+        if path:
+            yield path, node
+        children = list(node.items())
+    elif isinstance(node, (list, tuple)):
+        children = list(enumerate(node))
+    else:
+        return
+    for key, child in children:
+        yield from walk(child, f'{path}.{key}' if path else str(key))
+
+
+def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
+    """Those dicts of a config that build an encoder with a joining."""
+    MODELS.import_from_location()
+    names = {name for name, cls in MODELS.module_dict.items()
+             if 'joining' in signature(cls).parameters}
+    for path, node in walk(dict(cfg.items())):
+        kind = node.get('type')
+        if isinstance(kind, type):
+            kind = kind.__name__
+        if isinstance(kind, str) and kind.removeprefix('lape_mm.') in names:
+            yield path, node
+
+
+def check_joining(joining: str | Mapping, backbone: Mapping | None = None,
+                  where: str = '--joining') -> None:
+    """Raises RunError, with the allowed values, for a joining that no backbone would take."""
+    if isinstance(joining, str) and joining not in PRESETS:
+        raise RunError(f'{where}: unknown joining {joining!r}, expected one of '
+                       f'{", ".join(PRESETS)}, or a dict of settings')
+    backbone = backbone or {}
+    arch = backbone.get('arch')
+    # the named architectures all have twelve layers
+    depth = arch.get('depth', 12) if isinstance(arch, Mapping) else 12
+    try:
+        build_joining(joining, depth=depth, class_token=backbone.get('class_token'))
+    except (TypeError, ValueError) as error:
+        raise RunError(f'{where}: {error}') from error
+
+
+def set_joining(cfg: Config, joining: str | Mapping) -> None:
+    """Sets the joining of every backbone of ours, and drops what contradicts it.
+
+    Class token and pooling follow from the joining unless a config sets ``class_token``.
+
+    Raises:
+        RunError: the config has no such backbone.
+    """
+    found = False
+    for _, backbone in our_backbones(cfg):
+        found = True
+        backbone['joining'] = joining
+        backbone.pop('class_token', None)
+    if not found:
+        raise RunError(f'--joining: {cfg.filename or "the config"} has no backbone of lape_mm')
+
+
+def merge_options(cfg: Config, options: Mapping) -> None:
+    """Merges --cfg-options; a joining given as a dict replaces what stood there.
+
+    Raises:
+        RunError: an option that the config has no place for.
+    """
+    for key, value in options.items():
+        head, joint, setting = key.partition('.joining.')
+        if joint and isinstance(lookup(cfg, f'{head}.joining'), str):
+            # the first of several settings takes the place of a name
+            key, value = f'{head}.joining', {setting: value}
+        replaces = key.endswith('.joining') and isinstance(value, Mapping)
+        try:
+            cfg.merge_from_dict({key: {**value, '_delete_': True} if replaces else value})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise RunError(f'--cfg-options {key}={value}: {error}') from error
+        if replaces:
+            # mmengine leaves the mark in place where there was nothing to delete
+            lookup(cfg, key).pop('_delete_', None)
+
+
+def set_auto_scale_lr(cfg: Config) -> None:
+    """Scales the learning rate by the total batch over the one that the config is made for.
+
+    Raises:
+        RunError: the config does not name that batch.
+    """
+    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
+        raise RunError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
+    cfg.auto_scale_lr.enable = True
+
+
+def settle_loaders(cfg: Config) -> None:
+    """Drops worker settings that torch refuses once ``num_workers`` is 0."""
+    for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        loader = cfg.get(name)
+        if loader and not loader.get('num_workers', 0):
+            loader.pop('persistent_workers', None)
+            loader.pop('prefetch_factor', None)
+
+
+def lookup(cfg: Config, key: str):
+    """What stands at a dotted key, None where there is nothing."""
+    node = cfg
+    for part in key.split('.'):
+        if isinstance(node, (list, tuple)) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif hasattr(node, 'get'):
+            node = node.get(part)
+        else:
+            return None
+    return node

@@ -1,0 +1,29 @@
+"""The user's mistakes: one line each, no traceback."""
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+
+class RunError(Exception):
+    """A run that cannot start, with every problem found.
+
+    Args:
+        problems: one line each, saying what is wrong and what to do about it.
+    """
+
+    def __init__(self, problems: str | Sequence[str]):
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__('; '.join(self.problems))
+
+
+def exit_status(run: Callable[[], None]) -> int:
+    """Calls ``run``; 0 if it ends well, 2 with one ``error: ...`` line a problem on a RunError."""
+    try:
+        run()
+    except RunError as error:
+        # one process speaks for all of a distributed run
+        if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+            for problem in error.problems:
+                print(f'error: {problem}', file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,206 @@
+"""What a run needs, checked before any model is built: data, classes, checkpoints.
+
+Every problem found is reported at once, one line each, with the way to put it right. Paths with a
+scheme (``s3://``, ``http://``) are left to the run itself.
+"""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mmengine.config import Config
+
+from . import labels
+from .config import walk
+from .errors import RunError
+
+LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
+
+
+@dataclass
+class Source:
+    """One dataset of a config, below all wrappers.
+
+    Attributes:
+        where: its dotted path in the config, such as ``train_dataloader.dataset``.
+        cfg: its dict.
+        root: its data_root, '' for none.
+        ann_file: path of the annotation file, '' for none.
+        folders: name in data_prefix -> folder.
+    """
+
+    where: str
+    cfg: Mapping
+    root: str
+    ann_file: str
+    folders: dict[str, str]
+
+
+@dataclass
+class Report:
+    """Problems, each with the places of the config that share it."""
+
+    cfg: Config
+    found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def add(self, where: str, text: str, remedy: str = '') -> None:
+        """Takes a problem and its remedy, in which ``{where}`` stands for each of its places."""
+        places = self.found.setdefault((text, remedy), [])
+        if where not in places:
+            places.append(where)
+
+    def lines(self) -> list[str]:
+        """One line a problem: its places, what is wrong, what to do."""
+        lines = []
+        for (text, remedy), places in self.found.items():
+            line = f'{", ".join(places)}: {text}'
+            if remedy:
+                words = (' '.join(word.replace('{where}', place) for place in places)
+                         if '{where}' in word else word for word in remedy.split(' '))
+                line += f'; {" ".join(words)}'
+            lines.append(line)
+        return lines
+
+    def path_remedy(self, path: str, key: str) -> str:
+        """How to point the config at another path: by environment variable where there is one.
+
+        Args:
+            path: what is missing.
+            key: what holds it, below its place in the config.
+        """
+        for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
+                                        self.cfg.text):
+            value = os.environ.get(name, default).rstrip('/')
+            if path == value or path.startswith(f'{value}/'):
+                state = 'now' if name in os.environ else 'not set, its default is'
+                return f'set {name} to the folder of your data ({state} {value})'
+        return f'point at yours with --cfg-options {{where}}.{key}=PATH'
+
+
+def preflight(cfg: Config, mode: str) -> None:
+    """Checks a config before its run.
+
+    Args:
+        cfg: with all options merged.
+        mode: 'train' (training and validation data) or 'test'.
+
+    Raises:
+        RunError: with all problems found.
+    """
+    report = Report(cfg)
+    check_checkpoints(report, mode)
+    missing_roots: list[str] = []
+    classes: dict[str, list[str]] = {}
+    for part in LOADERS[mode]:
+        loader = cfg.get(f'{part}_dataloader')
+        if not loader:
+            continue
+        for source in sources(loader.get('dataset'), f'{part}_dataloader.dataset'):
+            if found := check_source(report, source, missing_roots):
+                names = classes.setdefault(f'{found.kind}s', found.names)
+                if names != found.names:
+                    report.add(source.where, f'its {found.kind}s are not those of the other data '
+                               f'({_differ(names, found.names)}), so that equal labels mean '
+                               'different classes')
+        if part != 'train':
+            check_evaluators(report, part, missing_roots)
+    if report.found:
+        raise RunError(report.lines())
+
+
+def sources(dataset, where: str) -> Iterator[Source]:
+    """The datasets below RepeatDataset, ConcatDataset, ClassBalancedDataset and the like."""
+    if isinstance(dataset, (list, tuple)):
+        for index, entry in enumerate(dataset):
+            yield from sources(entry, f'{where}.{index}')
+        return
+    if not isinstance(dataset, Mapping):
+        return
+    inner = [key for key in ('dataset', 'datasets') if key in dataset]
+    if inner:
+        for key in inner:
+            yield from sources(dataset[key], f'{where}.{key}')
+        return
+    root = os.path.expanduser(dataset.get('data_root') or '')
+    prefix = dataset.get('data_prefix') or {}
+    if isinstance(prefix, str):  # mmpretrain
+        prefix = {'img_path': prefix}
+    ann_file = dataset.get('ann_file') or ''
+    if split := dataset.get('split'):  # mmpretrain's ImageNet
+        if not prefix:
+            prefix = {'img_path': split}
+        listed = os.path.join('meta', f'{split}.txt')
+        if not ann_file and os.path.isfile(os.path.join(root, listed)):
+            ann_file = listed
+    yield Source(
+        where=where, cfg=dataset, root=root,
+        ann_file=os.path.join(root, ann_file) if ann_file else '',
+        folders={name: os.path.join(root, path) for name, path in prefix.items()
+                 if isinstance(path, str)})
+
+
+def check_source(report: Report, source: Source, missing_roots: list[str]):
+    """Paths of one dataset, and where they are there its classes (`labels.Found` or None)."""
+    cls = labels.dataset_class(source.cfg.get('type'), report.cfg.get('default_scope'))
+    if labels.downloads(cls) or _remote(source.root) or _remote(source.ann_file):
+        return None
+    if source.root and not os.path.isdir(source.root):
+        missing_roots.append(source.root)
+        report.add(source.where, f'data folder {source.root} does not exist',
+                   report.path_remedy(source.root, 'data_root'))
+        return None
+    complete = True
+    if source.ann_file and not os.path.isfile(source.ann_file):
+        complete = False
+        report.add(source.where, f'annotation file {source.ann_file} does not exist',
+                   report.path_remedy(source.ann_file, 'ann_file'))
+    for name, folder in source.folders.items():
+        if not _remote(folder) and not os.path.isdir(folder):
+            complete = False
+            report.add(source.where, f'folder {folder} ({name}) does not exist',
+                       report.path_remedy(folder, f'data_prefix.{name}'))
+    return labels.check(report, source, cls) if complete else None
+
+
+def check_evaluators(report: Report, part: str, missing_roots: list[str]) -> None:
+    """Annotation files of ``val_evaluator`` or ``test_evaluator``."""
+    evaluators = report.cfg.get(f'{part}_evaluator') or []
+    several = isinstance(evaluators, (list, tuple))
+    for index, evaluator in enumerate(evaluators if several else [evaluators]):
+        path = evaluator.get('ann_file')
+        if not path or _remote(path) or os.path.isfile(path):
+            continue
+        if not any(path.startswith(f'{root.rstrip("/")}/') for root in missing_roots):
+            where = f'{part}_evaluator.{index}' if several else f'{part}_evaluator'
+            report.add(where, f'annotation file {path} does not exist',
+                       report.path_remedy(path, 'ann_file'))
+
+
+def check_checkpoints(report: Report, mode: str) -> None:
+    """Every local checkpoint that the run will read."""
+    named = {}
+    if path := report.cfg.get('load_from'):
+        named[path] = 'load_from'
+    if mode == 'train':  # a test takes all weights from the checkpoint
+        for where, node in walk(dict(model=report.cfg.model)):
+            for key in ('checkpoint', 'pretrained'):
+                if isinstance(node.get(key), str):
+                    named.setdefault(node[key], f'{where}.{key}')
+    for path, where in named.items():
+        if not _remote(path) and not Path(path).expanduser().is_file():
+            report.add(where, f'checkpoint {path} does not exist')
+
+
+def _remote(path: str) -> bool:
+    return '://' in path
+
+
+def _differ(expected: list[str], got: list[str]) -> str:
+    lacking = [name for name in expected if name not in got]
+    extra = [name for name in got if name not in expected]
+    parts = [f'{verb} {", ".join(map(repr, names[:3]))}{", .." if len(names) > 3 else ""}'
+             for verb, names in (('without', lacking), ('with', extra)) if names]
+    return ', '.join(parts) or 'in another order'

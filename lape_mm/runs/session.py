@@ -1,0 +1,85 @@
+"""Training and testing, from the config to the closing lines, for any of the toolboxes."""
+from __future__ import annotations
+
+from argparse import Namespace
+
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from lape_mm.checkpoints.files import CheckpointError, install_safe_loader
+
+from .amp import set_amp
+from .config import load_config, set_auto_scale_lr, settle_loaders
+from .dump import dump_metric
+from .errors import RunError
+from .pictures import draw_tested
+from .preflight import preflight
+from .summary import print_testing, print_training
+
+
+def train(args: Namespace) -> None:
+    """tools/train.py.
+
+    Args:
+        args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
+            auto_scale_lr, joining, cfg_options, launcher.
+
+    Raises:
+        RunError: the run cannot start.
+    """
+    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
+                      work_dir=args.work_dir)
+    cfg.launcher = args.launcher
+    if args.amp:
+        set_amp(cfg, args.amp)
+    if args.auto_scale_lr:
+        set_auto_scale_lr(cfg)
+    if args.resume:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+    runner = build_runner(cfg, 'train')
+    try:
+        runner.train()
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+    print_training(runner)
+
+
+def test(args: Namespace) -> None:
+    """tools/test.py.
+
+    Args:
+        args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options, launcher.
+
+    Raises:
+        RunError: the run cannot start.
+    """
+    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
+                      work_dir=args.work_dir)
+    cfg.launcher = args.launcher
+    cfg.load_from, cfg.resume = args.checkpoint, False
+    if args.show_dir:
+        draw_tested(cfg, args.show_dir)
+    dump = dump_metric(cfg.default_scope, args.out) if args.out else None
+    runner = build_runner(cfg, 'test')
+    if dump:
+        runner.test_evaluator.metrics.append(dump)
+    try:
+        metrics = runner.test()
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+    print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
+
+
+def build_runner(cfg: Config, mode: str) -> Runner:
+    """Draws the embedded data set if the config has one, checks what the run needs, builds it."""
+    if cfg.get('scenes'):
+        from lape_mm.datasets.scenes import prepare
+        try:
+            prepare(**cfg.scenes)
+        except (FileExistsError, ValueError) as error:
+            raise RunError(f'scenes: {error}') from error
+    settle_loaders(cfg)
+    preflight(cfg, mode)
+    install_safe_loader()
+    return Runner.from_cfg(cfg)

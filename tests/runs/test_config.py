@@ -1,0 +1,211 @@
+"""The edits that the tools' options stand for."""
+import argparse
+
+import pytest
+
+pytest.importorskip('mmengine')
+
+from mmengine.config import Config  # noqa: E402
+
+from lape_mm.runs import amp, arguments  # noqa: E402
+from lape_mm.runs.config import (  # noqa: E402
+    check_joining,
+    load_config,
+    merge_options,
+    set_auto_scale_lr,
+    set_joining,
+    settle_loaders,
+)
+from lape_mm.runs.errors import RunError  # noqa: E402
+
+SETTINGS = dict(add_to_input=True, first_layer=1, hierarchical=False, last=0)
+
+
+def config(**backbone):
+    return Config(dict(model=dict(
+        backbone=dict(**{'type': 'lape_mm.DeiT', 'joining': 'default', **backbone}),
+        teachers=[dict(backbone=dict(type='ViTAdapter', joining='lape')), dict(type='ResNet')])))
+
+
+def options(*words):
+    parser = argparse.ArgumentParser()
+    arguments.add_common(parser)
+    return parser.parse_args(['--cfg-options', *words]).cfg_options
+
+
+class TestJoining:
+    def test_is_set_everywhere(self):
+        cfg = config(class_token=True)
+        set_joining(cfg, 'mpvg')
+        assert cfg.model.backbone == dict(type='lape_mm.DeiT', joining='mpvg')
+        assert cfg.model.teachers[0].backbone.joining == 'mpvg'
+        assert 'joining' not in cfg.model.teachers[1]
+
+    def test_a_dict_replaces(self):
+        cfg = config(joining=dict(add_to_input=False, first_layer=0))
+        set_joining(cfg, dict(last=0))
+        assert cfg.model.backbone.joining == dict(last=0)
+
+    def test_without_our_backbones(self):
+        with pytest.raises(RunError, match='no backbone of lape_mm'):
+            set_joining(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'lape')
+
+    @pytest.mark.parametrize('joining', ['foo', dict(foo=1), dict(first_layer=3), 3, None])
+    def test_wrong(self, joining):
+        with pytest.raises(RunError):
+            check_joining(joining)
+
+    def test_wrong_names_the_allowed(self):
+        with pytest.raises(RunError, match='default, share, unshare, lape, pvg, mpvg'):
+            check_joining('foo')
+
+    def test_class_token(self):
+        with pytest.raises(RunError, match='class token'):
+            check_joining('pvg', dict(class_token=True))
+        check_joining(SETTINGS, dict(class_token=True))
+
+    def test_depth(self):
+        with pytest.raises(RunError, match='depth'):
+            check_joining('pvg', dict(arch=dict(depth=1)))
+
+    def test_word_on_the_command_line(self):
+        assert arguments.joining('mpvg') == 'mpvg'
+        assert arguments.joining(str(SETTINGS)) == SETTINGS
+        with pytest.raises(RunError, match='dict'):
+            arguments.joining('{last: 0}')
+
+
+class TestOptions:
+    def test_as_in_mmengine(self):
+        assert options('a.b=1', 'c=(1,2)', 'd=[(3,4)]', 'e=x=y') == {
+            'a.b': 1, 'c': (1, 2), 'd': [(3, 4)], 'e': 'x=y'}
+
+    def test_dicts(self):
+        assert options('a=1', f'model.backbone.joining={SETTINGS}') == {
+            'a': 1, 'model.backbone.joining': SETTINGS}
+
+    def test_not_a_pair(self, capsys):
+        with pytest.raises(SystemExit):
+            options('a')
+        assert 'KEY=VALUE' in capsys.readouterr().err
+
+    @pytest.mark.parametrize('before', [
+        {'joining': 'default'}, {'joining': {'last': 3, 'first_layer': 0}}, {}])
+    def test_a_joining_replaces(self, before):
+        cfg = Config(dict(model=dict(backbone=before)))
+        merge_options(cfg, {'model.backbone.joining': SETTINGS})
+        assert cfg.model.backbone.joining == SETTINGS
+
+    def test_settings_one_by_one(self):
+        cfg = config()
+        merge_options(cfg, {'model.backbone.joining.first_layer': 1,
+                            'model.backbone.joining.last': 0})
+        assert cfg.model.backbone.joining == dict(first_layer=1, last=0)
+        merge_options(cfg, {'model.backbone.joining.last': 2})
+        assert cfg.model.backbone.joining == dict(first_layer=1, last=2)
+
+    def test_init_cfg(self):
+        cfg = config()
+        merge_options(cfg, {'model.backbone.init_cfg.checkpoint': 'x.pth'})
+        assert cfg.model.backbone.init_cfg == dict(checkpoint='x.pth')
+
+    def test_list_entries(self):
+        cfg = Config(dict(pipeline=[dict(a=1), dict(transforms=[[dict(scales=[1])]])]))
+        merge_options(cfg, {'pipeline.1.transforms.0.0.scales': [(2, 3)]})
+        assert cfg.pipeline[1].transforms[0][0].scales == [(2, 3)]
+
+    @pytest.mark.parametrize('key', ['pipeline.7.a', 'pipeline.0', 'x.y'])
+    def test_no_place(self, key):
+        with pytest.raises(RunError, match=f'--cfg-options {key}'):
+            merge_options(Config(dict(pipeline=[dict(a=1)], x=1)), {key: 1})
+
+
+class TestAmp:
+    def cfg(self, **wrapper):
+        return Config(dict(optim_wrapper=dict(
+            **{'type': 'OptimWrapper', 'optimizer': dict(type='SGD', lr=1.), **wrapper})))
+
+    def test_gpu(self, monkeypatch):
+        monkeypatch.setattr(amp, 'get_device', lambda: 'cuda')
+        cfg = self.cfg()
+        amp.set_amp(cfg, 'fp16')
+        assert cfg.optim_wrapper == dict(
+            type='AmpOptimWrapper', dtype='float16', loss_scale='dynamic',
+            optimizer=dict(type='SGD', lr=1.))
+        amp.set_amp(cfg, 'bf16')
+        assert cfg.optim_wrapper.dtype == 'bfloat16' and cfg.optim_wrapper.loss_scale == 1.
+
+    def test_cpu(self, monkeypatch):
+        monkeypatch.setattr(amp, 'get_device', lambda: 'cpu')
+        with pytest.raises(RunError, match='fp16 needs a GPU'):
+            amp.set_amp(self.cfg(), 'fp16')
+        cfg = self.cfg(type='AmpOptimWrapper', loss_scale='dynamic', dtype='float16')
+        amp.set_amp(cfg, 'bf16')
+        assert cfg.optim_wrapper == dict(
+            type='CpuAmpOptimWrapper', optimizer=dict(type='SGD', lr=1.))
+
+    def test_another_wrapper(self):
+        with pytest.raises(RunError, match="'DeepSpeedOptimWrapper'"):
+            amp.set_amp(self.cfg(type='DeepSpeedOptimWrapper'), 'bf16')
+
+    def test_cpu_wrapper_computes_in_bfloat16(self):
+        import torch
+        from torch import nn
+        model = nn.Linear(4, 2)
+        wrapper = amp.CpuAmpOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=1.))
+        with wrapper.optim_context(model):
+            out = model(torch.ones(1, 4))
+        assert out.dtype == torch.bfloat16
+        before = model.weight.detach().clone()
+        wrapper.update_params(out.float().sum())
+        assert not torch.equal(model.weight, before)
+
+
+def test_auto_scale_lr():
+    cfg = Config(dict(auto_scale_lr=dict(base_batch_size=8)))
+    set_auto_scale_lr(cfg)
+    assert cfg.auto_scale_lr.enable
+    with pytest.raises(RunError, match='base_batch_size'):
+        set_auto_scale_lr(Config(dict()))
+
+
+def test_loaders_without_workers():
+    cfg = Config(dict(train_dataloader=dict(num_workers=0, persistent_workers=True),
+                      val_dataloader=dict(num_workers=2, persistent_workers=True)))
+    settle_loaders(cfg)
+    assert 'persistent_workers' not in cfg.train_dataloader
+    assert cfg.val_dataloader.persistent_workers
+
+
+class TestLoadConfig:
+    def write(self, tmp_path, text):
+        path = tmp_path / 'some_config.py'
+        path.write_text(text)
+        return str(path)
+
+    def test_missing(self):
+        with pytest.raises(RunError, match='there is no config no.py'):
+            load_config('no.py')
+
+    def test_broken(self, tmp_path):
+        with pytest.raises(RunError, match='cannot be read'):
+            load_config(self.write(tmp_path, "_base_ = './no.py'\n"))
+
+    def test_scope(self, tmp_path):
+        with pytest.raises(RunError, match='expected one of mmpretrain, mmdet, mmseg'):
+            load_config(self.write(tmp_path, "default_scope = 'mmfoo'\n"))
+
+    def test_missing_toolbox(self, tmp_path, monkeypatch):
+        monkeypatch.setattr('lape_mm.requirements._found', lambda module: module != 'mmdet')
+        with pytest.raises(RunError, match=r'pip install "lape_mm\[onedl\]"'):
+            load_config(self.write(tmp_path, "default_scope = 'mmdet'\n"))
+
+    def test_joining_comes_after_options(self, tmp_path, monkeypatch):
+        monkeypatch.setattr('lape_mm.requirements._found', lambda module: True)
+        path = self.write(tmp_path, "default_scope = 'mmdet'\n"
+                          "model = dict(backbone=dict(type='lape_mm.DeiT'))\n")
+        cfg = load_config(path, options={'model.backbone.joining': 'lape'}, joining='pvg')
+        assert cfg.model.backbone.joining == 'pvg'
+        assert cfg.work_dir.endswith('some_config')
+        with pytest.raises(RunError, match='model.backbone: unknown joining'):
+            load_config(path, options={'model.backbone.joining': 'lap'})

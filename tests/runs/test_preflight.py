@@ -1,0 +1,285 @@
+"""Each mistake that would end in a traceback, zero AP or nan mIoU is named in one line."""
+import json
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip('mmengine')
+
+from mmengine.config import Config  # noqa: E402
+from PIL import Image  # noqa: E402
+
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
+from lape_mm.runs.labels import read_coco  # noqa: E402
+from lape_mm.runs.preflight import preflight, sources  # noqa: E402
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """A COCO folder of two categories; returns its root."""
+    root = tmp_path / 'coco'
+    for split in ('train2017', 'val2017'):
+        (root / split).mkdir(parents=True)
+        Image.new('RGB', (8, 8)).save(root / split / '1.jpg')
+        write_coco(root, split, ['cat', 'dog'])
+    return root
+
+
+def write_coco(root, split, names):
+    (root / 'annotations').mkdir(exist_ok=True)
+    (root / 'annotations' / f'instances_{split}.json').write_text(json.dumps(dict(
+        info=dict(description='"categories": [not this one'),
+        images=[dict(id=1, file_name='1.jpg', height=8, width=8)],
+        annotations=[],
+        categories=[dict(id=index + 1, name=name, keypoints=['a]', 'b'])
+                    for index, name in enumerate(names)])))
+
+
+@pytest.fixture
+def ade(tmp_path):
+    """An ADE folder whose label maps hold ids 0..3; returns its root."""
+    root = tmp_path / 'ade'
+    for split in ('training', 'validation'):
+        for kind in ('images', 'annotations'):
+            (root / kind / split).mkdir(parents=True)
+        Image.new('RGB', (4, 4)).save(root / 'images' / split / 'a.jpg')
+        write_labels(root, split, [0, 1, 2, 3])
+    return root
+
+
+def write_labels(root, split, ids):
+    picture = np.resize(np.array(ids, dtype=np.uint8), (4, 4))
+    Image.fromarray(picture).save(root / 'annotations' / split / 'a.png')
+
+
+@pytest.fixture
+def imagenet(tmp_path):
+    """A folder of three classes; returns its root."""
+    root = tmp_path / 'imagenet'
+    for split in ('train', 'val'):
+        for name in ('n1', 'n2', 'n3'):
+            (root / split / name).mkdir(parents=True)
+    return root
+
+
+def needs(scope):
+    return pytest.mark.skipif(bool(missing(*TOOLBOXES[scope])), reason=f'needs {scope}')
+
+
+def problems(cfg, mode='train'):
+    try:
+        preflight(cfg, mode)
+    except RunError as error:
+        assert all('\n' not in problem for problem in error.problems)
+        return error.problems
+    return []
+
+
+def detection(root, *, classes=('cat', 'dog'), heads=2):
+    def loader(split):
+        return dict(dataset=dict(
+            type='CocoDataset', data_root=str(root), metainfo=dict(classes=classes),
+            ann_file=f'annotations/instances_{split}.json', data_prefix=dict(img=f'{split}/')))
+    return Config(dict(
+        default_scope='mmdet',
+        model=dict(type='MaskRCNN', rpn_head=dict(num_classes=1), roi_head=dict(
+            bbox_head=dict(num_classes=heads), mask_head=dict(num_classes=heads))),
+        train_dataloader=loader('train2017'), val_dataloader=loader('val2017'),
+        val_evaluator=dict(type='CocoMetric',
+                           ann_file=f'{root}/annotations/instances_val2017.json')))
+
+
+def segmentation(root, *, classes=('a', 'b', 'c'), heads=3, **dataset):
+    def loader(split):
+        return dict(dataset=dict(
+            type='BaseSegDataset', data_root=str(root), metainfo=dict(classes=classes),
+            data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'annotations/{split}'),
+            **{'reduce_zero_label': True, **dataset}))
+    return Config(dict(
+        default_scope='mmseg', model=dict(decode_head=dict(num_classes=heads)),
+        train_dataloader=loader('training'), val_dataloader=loader('validation')))
+
+
+def classification(root, *, heads=3, **dataset):
+    def loader(split):
+        return dict(dataset=dict(type='CustomDataset', data_root=str(root), data_prefix=split,
+                                 **dataset))
+    return Config(dict(
+        default_scope='mmpretrain', model=dict(
+            data_preprocessor=dict(num_classes=heads), head=dict(num_classes=heads)),
+        train_dataloader=loader('train'), val_dataloader=loader('val')))
+
+
+@needs('mmdet')
+class TestDetection:
+    def test_good(self, coco):
+        assert problems(detection(coco)) == []
+
+    def test_a_category_without_annotations_is_fine(self, coco):
+        assert problems(detection(coco, classes=('dog',), heads=1)) == []
+
+    def test_missing_root_is_one_line(self, tmp_path):
+        line, = problems(detection(tmp_path / 'no'))
+        assert 'train_dataloader' in line and 'val_dataloader' in line
+        assert f'{tmp_path}/no does not exist' in line and '--cfg-options' in line
+
+    def test_root_from_an_environment_variable(self, tmp_path, monkeypatch):
+        path = tmp_path / 'config.py'
+        path.write_text(
+            "data_root = '{{$LAPE_MM_TEST_ROOT:nowhere/coco}}'\n"
+            "default_scope = 'mmdet'\nmodel = dict()\n"
+            "train_dataloader = dict(dataset=dict(type='CocoDataset', data_root=data_root))\n")
+        line, = problems(Config.fromfile(path))
+        assert 'set LAPE_MM_TEST_ROOT' in line and 'nowhere/coco' in line
+        monkeypatch.setenv('LAPE_MM_TEST_ROOT', str(tmp_path / 'elsewhere'))
+        line, = problems(Config.fromfile(path))
+        assert 'set LAPE_MM_TEST_ROOT' in line and 'elsewhere' in line
+
+    def test_missing_annotation_file_and_folder(self, coco):
+        os.remove(coco / 'annotations' / 'instances_val2017.json')
+        os.rename(coco / 'train2017', coco / 'renamed')
+        found = problems(detection(coco))
+        assert len(found) == 2
+        assert 'train2017' in found[0] and 'folder' in found[0]
+        assert found[1].startswith('val_dataloader.dataset, val_evaluator: annotation file')
+        assert found[1].endswith('val_dataloader.dataset.ann_file=PATH val_evaluator.ann_file=PATH')
+
+    def test_images_elsewhere(self, coco):
+        os.remove(coco / 'train2017' / '1.jpg')
+        line, = problems(detection(coco))
+        assert '1.jpg, which is not in' in line
+
+    def test_classes_that_the_file_lacks(self, coco):
+        found = problems(detection(coco, classes=('cat', 'horse')))
+        assert len(found) == 2
+        assert "'horse'" in found[0] and "'dog'" in found[0]
+        assert 'metainfo.classes=[cat,dog]' in found[0]
+
+    def test_default_classes_are_those_of_coco(self, coco):
+        cfg = detection(coco, heads=80)
+        for part in ('train', 'val'):
+            cfg[f'{part}_dataloader'].dataset.pop('metainfo')
+        assert "'person'" in problems(cfg)[0]
+
+    def test_heads(self, coco):
+        line, = problems(detection(coco, heads=80))
+        assert '2 classes' in line and '80' in line and 'rpn_head' not in line
+        assert 'model.roi_head.bbox_head.num_classes=2' in line
+        assert 'model.roi_head.mask_head.num_classes=2' in line
+
+    def test_order(self, coco):
+        write_coco(coco, 'val2017', ['dog', 'cat'])
+        assert any('order' in line for line in problems(detection(coco)))
+
+    def test_not_json(self, coco):
+        (coco / 'annotations' / 'instances_train2017.json').write_text('{"images": [')
+        assert 'is no COCO annotation file' in problems(detection(coco))[0]
+        (coco / 'annotations' / 'instances_train2017.json').write_text('')
+        assert 'is no COCO annotation file' in problems(detection(coco))[0]
+
+    def test_wrappers(self, coco):
+        cfg = detection(coco, heads=80)
+        inner = cfg.train_dataloader.dataset
+        cfg.train_dataloader.dataset = dict(
+            type='RepeatDataset', times=2, dataset=dict(
+                type='ConcatDataset', datasets=[inner, dict(inner, data_root='nowhere')]))
+        assert [source.where for source in sources(cfg.train_dataloader.dataset, 'd')] == \
+            ['d.dataset.datasets.0', 'd.dataset.datasets.1']
+        assert any('nowhere' in line for line in problems(cfg))
+
+    def test_categories_are_read_without_the_rest(self, coco):
+        path = coco / 'annotations' / 'instances_train2017.json'
+        categories, image = read_coco(path)
+        assert [entry['name'] for entry in categories] == ['cat', 'dog'] and image == '1.jpg'
+        assert categories == json.loads(path.read_text())['categories']
+
+
+@needs('mmseg')
+class TestSegmentation:
+    def test_good(self, ade):
+        assert problems(segmentation(ade)) == []
+
+    def test_255_is_ignored(self, ade):
+        write_labels(ade, 'training', [1, 255])
+        assert problems(segmentation(ade)) == []
+
+    def test_beyond(self, ade):
+        write_labels(ade, 'validation', [1, 7])
+        line, = problems(segmentation(ade))
+        assert line.startswith('val_dataloader') and 'id 7' in line and '1..3' in line
+
+    def test_ids_from_one_without_reduce_zero_label(self, ade):
+        assert len(problems(segmentation(ade, reduce_zero_label=False))) == 2
+        line = problems(segmentation(ade, reduce_zero_label=False))[0]
+        assert 'reduce_zero_label=True' in line
+
+    def test_all_ignored(self, ade):
+        write_labels(ade, 'training', [0, 255])
+        line, = problems(segmentation(ade))
+        assert 'ignored' in line and 'reduce_zero_label=False' in line
+
+    def test_heads(self, ade):
+        line, = problems(segmentation(ade, heads=150))
+        assert 'model.decode_head.num_classes=3' in line
+
+    def test_colour_maps(self, ade):
+        Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(
+            ade / 'annotations' / 'training' / 'a.png')
+        assert 'one channel' in problems(segmentation(ade))[0]
+
+    def test_images_without_labels(self, ade):
+        Image.new('RGB', (4, 4)).save(ade / 'images' / 'training' / 'b.jpg')
+        assert "1 of 2 images" in problems(segmentation(ade))[0]
+
+    def test_no_images(self, ade):
+        os.remove(ade / 'images' / 'training' / 'a.jpg')
+        assert 'holds no *.jpg' in problems(segmentation(ade))[0]
+
+
+@needs('mmpretrain')
+class TestClassification:
+    def test_good(self, imagenet):
+        assert problems(classification(imagenet)) == []
+
+    def test_folders_and_heads(self, imagenet):
+        line, = problems(classification(imagenet, heads=1000))
+        assert '3 class folders' in line and 'model.head.num_classes=3' in line
+        assert 'model.data_preprocessor.num_classes=3' in line
+
+    def test_validation_has_other_classes(self, imagenet):
+        os.rename(imagenet / 'val' / 'n2', imagenet / 'val' / 'n9')
+        line, = problems(classification(imagenet))
+        assert line.startswith('val_dataloader') and 'n9' in line
+
+    def test_list_of_labels(self, imagenet):
+        (imagenet / 'list.txt').write_text('n1/a.jpg 0\nn2/b.jpg 5\n')
+        line, = problems(classification(imagenet, ann_file='list.txt'))
+        assert 'label 5' in line and 'num_classes=6' in line
+
+    def test_imagenet_dataset_with_other_folders(self, imagenet):
+        cfg = classification(imagenet)
+        cfg.train_dataloader.dataset = dict(type='ImageNet', data_root=str(imagenet),
+                                            split='train')
+        assert '1000 classes' in problems(cfg)[0]
+
+
+def test_checkpoints(tmp_path):
+    cfg = Config(dict(
+        default_scope='mmdet', load_from='no/start.pth',
+        model=dict(backbone=dict(init_cfg=dict(checkpoint='no/vit.pth')),
+                   neck=dict(init_cfg=dict(checkpoint='https://example.org/neck.pth')))))
+    assert problems(cfg) == [
+        'load_from: checkpoint no/start.pth does not exist',
+        'model.backbone.init_cfg.checkpoint: checkpoint no/vit.pth does not exist']
+    # what is tested comes from the tested checkpoint alone
+    assert len(problems(cfg, 'test')) == 1
+
+
+def test_exit_status(capsys):
+    def fails():
+        raise RunError(['one', 'two'])
+    assert exit_status(fails) == 2
+    assert capsys.readouterr().err == 'error: one\nerror: two\n'
+    assert exit_status(lambda: None) == 0

@@ -1,0 +1,76 @@
+"""Every config parses, keeps the house's rules, and builds its model through its own toolbox."""
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+
+from mmengine.config import Config  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.config import our_backbones, walk  # noqa: E402
+
+ROOT = Path(__file__).parents[1] / 'configs'
+CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
+                 if '_base_' not in path.parts)
+FULL_SCALE = [name for name in CONFIGS if not name.startswith('quickstart/')]
+
+# parameters of the default joining, in millions
+SIZES = {
+    'deit': dict(tiny=(5.71, 5.73), small=(22.0, 22.1), base=(86.5, 86.6)),
+    'mask_rcnn': dict(tiny=(27, 29), small=(47, 49), base=(119, 122)),
+    'upernet': dict(tiny=(35, 37), small=(57, 59), base=(132, 135)),
+    'segmenter': dict(tiny=(6, 7), small=(25, 27)),
+}
+
+
+def size_of(name: str) -> str | None:
+    return next((size for size in ('tiny', 'small', 'base') if f'-{size}-' in name), None)
+
+
+def test_there_are_configs():
+    assert len(FULL_SCALE) == 12 + 16 + 16 + 8
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_config_keeps_the_rules(name):
+    cfg = Config.fromfile(ROOT / name)
+    assert cfg.default_scope in TOOLBOXES
+    assert cfg.auto_scale_lr.base_batch_size > 0
+    assert not [path for path, node in walk(cfg.to_dict()) if 'init_cfg' in node]
+    assert len(list(our_backbones(cfg))) == 1
+    assert 'visualization' in cfg.default_hooks
+    if batch := re.search(r'_(\d+)xb(\d+)-', name):
+        gpus, images = map(int, batch.groups())
+        assert cfg.train_dataloader.batch_size == images
+        assert cfg.auto_scale_lr.base_batch_size == gpus * images
+    if named := re.search(r'-(default|lape|pvg|mpvg)_', name):
+        assert cfg.model.backbone.joining == named[1]
+    if size := size_of(name):
+        assert cfg.model.backbone.arch == size
+
+
+@cache
+def parameter_count(scope: str, model: str) -> int:
+    """Several configs share a model: each is built once."""
+    init_default_scope(scope)
+    cfg = Config.fromstring(model, file_format='.py')
+    return sum(parameter.numel() for parameter in MODELS.build(cfg.model).parameters())
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.long] if size_of(name) == 'base' else [])
+    for name in CONFIGS])
+def test_model_builds(name):
+    cfg = Config.fromfile(ROOT / name)
+    if lacking := missing(*TOOLBOXES[cfg.default_scope]):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    count = parameter_count(cfg.default_scope, f'model = {cfg.model.to_dict()!r}')
+    if size := size_of(name):
+        least, most = SIZES[name.split('/')[0]][size]
+        assert least * 1e6 < count < most * 1e6
+    else:
+        assert 1e4 < count < 2e7

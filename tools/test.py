@@ -1,0 +1,43 @@
+#!/usr/bin/env python
+"""Evaluate a checkpoint with a config of mmpretrain, mmdet or mmseg.
+
+    python tools/test.py configs/quickstart/mask_rcnn.py CHECKPOINT --show-dir pictures
+"""
+import argparse
+import sys
+
+from lape_mm.requirements import require
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    from lape_mm.runs import arguments
+    parser = argparse.ArgumentParser(description='Evaluate a checkpoint')
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions there')
+    parser.add_argument('--show-dir', metavar='FOLDER',
+                        help='draw predictions and ground truth there')
+    arguments.add_common(parser)
+    args = parser.parse_args(argv)
+    arguments.keep_local_rank(args)
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        require('mmengine')
+    except ImportError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+    from lape_mm.runs import errors
+
+    def run() -> None:
+        args = parse_args(argv)
+        from lape_mm.runs import session
+        session.test(args)
+
+    return errors.exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

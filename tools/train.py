@@ -1,0 +1,45 @@
+#!/usr/bin/env python
+"""Train with a config of mmpretrain, mmdet or mmseg.
+
+    python tools/train.py configs/quickstart/mask_rcnn.py --joining mpvg
+"""
+import argparse
+import sys
+
+from lape_mm.requirements import require
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    from lape_mm.runs import arguments
+    parser = argparse.ArgumentParser(description='Train a model')
+    parser.add_argument('config', help='config file')
+    parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
+                        help='go on from a checkpoint; without a value from the last one in the '
+                        'work folder, if there is one')
+    parser.add_argument('--amp', choices=['fp16', 'bf16'], help='mixed precision')
+    parser.add_argument('--auto-scale-lr', action='store_true',
+                        help='scale the learning rate to the total batch size')
+    arguments.add_common(parser)
+    args = parser.parse_args(argv)
+    arguments.keep_local_rank(args)
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        require('mmengine')
+    except ImportError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+    from lape_mm.runs import errors
+
+    def run() -> None:
+        args = parse_args(argv)
+        from lape_mm.runs import session
+        session.train(args)
+
+    return errors.exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
