@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 
 from mmengine.dist import is_main_process
@@ -20,7 +21,7 @@ def short(path: str | os.PathLike) -> str:
 def metrics_line(metrics: Mapping) -> str:
     """The numbers of an evaluation, such as ``mIoU 41.2, mAcc 52.0``."""
     shown = [f'{name} {float(value):.4g}' for name, value in metrics.items()
-             if isinstance(value, (int, float)) and not isinstance(value, bool)]
+             if isinstance(value, Real) and not isinstance(value, bool)]
     return ', '.join(shown) or 'none: no evaluation has run'
 
 

@@ -195,3 +195,16 @@ def test_errors_name_the_value_and_what_is_allowed(options, words):
     with pytest.raises(ValueError) as error:
         tiny(**options)
     assert all(word in str(error.value) for word in words), error.value
+
+
+def test_batch_norm_where_sync_batch_norm_cannot_run(tmp_path):
+    import torch.distributed as dist
+    dist.init_process_group('gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1)
+    try:
+        with pytest.raises((RuntimeError, ValueError)):
+            torch.nn.SyncBatchNorm(3)(torch.randn(2, 3, 4, 4))
+        model = tiny(joining='lape').train()
+        assert all(level.isfinite().all() for level in model(torch.randn(2, 3, 64, 64)))
+        assert model.norm1.num_batches_tracked == 1
+    finally:
+        dist.destroy_process_group()

@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip('mmengine')
 
+import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
 from lape_mm.runs import amp, arguments  # noqa: E402
@@ -125,40 +126,59 @@ class TestAmp:
         return Config(dict(optim_wrapper=dict(
             **{'type': 'OptimWrapper', 'optimizer': dict(type='SGD', lr=1.), **wrapper})))
 
-    def test_gpu(self, monkeypatch):
+    def test_fp16(self, monkeypatch):
         monkeypatch.setattr(amp, 'get_device', lambda: 'cuda')
         cfg = self.cfg()
         amp.set_amp(cfg, 'fp16')
         assert cfg.optim_wrapper == dict(
             type='AmpOptimWrapper', dtype='float16', loss_scale='dynamic',
             optimizer=dict(type='SGD', lr=1.))
-        amp.set_amp(cfg, 'bf16')
-        assert cfg.optim_wrapper.dtype == 'bfloat16' and cfg.optim_wrapper.loss_scale == 1.
-
-    def test_cpu(self, monkeypatch):
         monkeypatch.setattr(amp, 'get_device', lambda: 'cpu')
         with pytest.raises(RunError, match='fp16 needs a GPU'):
             amp.set_amp(self.cfg(), 'fp16')
+
+    @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
+    def test_bf16(self, scope):
         cfg = self.cfg(type='AmpOptimWrapper', loss_scale='dynamic', dtype='float16')
+        cfg.default_scope = scope
         amp.set_amp(cfg, 'bf16')
         assert cfg.optim_wrapper == dict(
-            type='CpuAmpOptimWrapper', optimizer=dict(type='SGD', lr=1.))
+            type='BFloat16OptimWrapper', features_only=scope == 'mmdet',
+            optimizer=dict(type='SGD', lr=1.))
 
     def test_another_wrapper(self):
         with pytest.raises(RunError, match="'DeepSpeedOptimWrapper'"):
             amp.set_amp(self.cfg(type='DeepSpeedOptimWrapper'), 'bf16')
 
-    def test_cpu_wrapper_computes_in_bfloat16(self):
-        import torch
-        from torch import nn
-        model = nn.Linear(4, 2)
-        wrapper = amp.CpuAmpOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=1.))
+    @pytest.mark.parametrize('features_only', [False, True])
+    def test_bfloat16_wrapper(self, features_only, monkeypatch):
+        monkeypatch.setattr(amp, 'get_device', lambda: 'cpu')
+        model = Detector()
+        wrapper = amp.BFloat16OptimWrapper(
+            optimizer=torch.optim.SGD(model.parameters(), lr=1.), features_only=features_only)
         with wrapper.optim_context(model):
-            out = model(torch.ones(1, 4))
-        assert out.dtype == torch.bfloat16
-        before = model.weight.detach().clone()
+            feature, out = model(torch.ones(1, 4))
+        assert feature.dtype == (torch.float32 if features_only else torch.bfloat16)
+        assert out.dtype == feature.dtype
+        # bfloat16 has been at work in either case
+        assert torch.equal(feature.float(), feature.bfloat16().float())
+        before = model.backbone.weight.detach().clone()
         wrapper.update_params(out.float().sum())
-        assert not torch.equal(model.weight, before)
+        assert not torch.equal(model.backbone.weight, before)
+        assert model(torch.ones(1, 4))[0].dtype == torch.float32
+
+
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+
+    def extract_feat(self, x):
+        return (self.backbone(x),)
+
+    def forward(self, x):
+        feature, = self.extract_feat(x)
+        return feature, self.head(feature)
 
 
 def test_auto_scale_lr():

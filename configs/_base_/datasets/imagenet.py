@@ -30,6 +30,9 @@ train_pipeline = [
         max_area_ratio=1 / 3,
         fill_color=bgr_mean,
         fill_std=bgr_std),
+    # RGB from here on, as mmpretrain's pictures take the network's input
+    dict(type='NumpyToPIL', to_rgb=True),
+    dict(type='PILToNumpy'),
     dict(type='PackInputs')
 ]
 # DeiT's crop ratio 0.875, that is 224 of 256. LaPE's code evaluates with ratio 1.0, the whole of
@@ -39,6 +42,8 @@ test_pipeline = [
     dict(
         type='ResizeEdge', scale=256, edge='short', backend='pillow', interpolation='bicubic'),
     dict(type='CenterCrop', crop_size=224),
+    dict(type='NumpyToPIL', to_rgb=True),
+    dict(type='PILToNumpy'),
     dict(type='PackInputs')
 ]
 

@@ -6,7 +6,7 @@ model = dict(
         num_classes=1000,
         mean=[123.675, 116.28, 103.53],
         std=[58.395, 57.12, 57.375],
-        to_rgb=True),
+        to_rgb=False),  # the pipelines hand over RGB
     backbone=dict(
         type='lape_mm.DeiT', arch='tiny', img_size=224, joining='default', drop_path_rate=0.1),
     head=dict(
