@@ -70,6 +70,7 @@ def table(records: dict[str, dict]) -> str:
 
 
 def main() -> int:
+    """Runs what is not recorded yet, prints the table; 1 where a mark is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS))
     parser.add_argument('--joinings', nargs='+', choices=JOININGS, default=list(JOININGS))

@@ -6,7 +6,7 @@
 import argparse
 import sys
 
-from lape_mm.requirements import require
+from lape_mm.runs.errors import exit_status
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -26,19 +26,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        require('mmengine')
-    except ImportError as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 2
-    from lape_mm.runs import errors
-
     def run() -> None:
-        args = parse_args(argv)
         from lape_mm.runs import session
-        session.train(args)
+        session.train(parse_args(argv))
 
-    return errors.exit_status(run)
+    return exit_status(run)
 
 
 if __name__ == '__main__':

@@ -280,5 +280,5 @@ class DeiT(VisionTransformer):
         x = self.run_last_norm(x, plan)
         if self.out_indices is None:
             return (x.mean(dim=1) if self.cls_token is None else x[:, 0],)
-        return tuple(tokens[:, self.prefix:].transpose(1, 2).unflatten(2, grid)
+        return tuple(tokens[:, self.prefix:].transpose(1, 2).unflatten(2, grid).contiguous()
                      for tokens in (*maps, x))

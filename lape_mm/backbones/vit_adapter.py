@@ -138,7 +138,8 @@ class ViTAdapter(VisionTransformer):
             x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
             levels.append(level + x)
         norms = (self.norm1, self.norm2, self.norm3, self.norm4)
-        return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)]
+        # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
+        return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()
                      for norm, level, stride in zip(norms, levels, (4, 8, 16, 32)))
 
     def no_weight_decay(self) -> set[str]:

@@ -3,6 +3,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from lape_mm.requirements import install_hint, missing
+
 
 class RunError(Exception):
     """A run that cannot start, with every problem found.
@@ -19,6 +21,8 @@ class RunError(Exception):
 def exit_status(run: Callable[[], None]) -> int:
     """Calls ``run``; 0 if it ends well, 2 with one ``error: ...`` line a problem on a RunError."""
     try:
+        if missing('mmengine'):
+            raise RunError(install_hint('mmengine'))
         run()
     except RunError as error:
         # one process speaks for all of a distributed run

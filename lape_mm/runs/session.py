@@ -5,8 +5,10 @@ from argparse import Namespace
 
 from mmengine.config import Config
 from mmengine.runner import Runner
+from torch import nn
 
-from lape_mm.checkpoints.files import CheckpointError, install_safe_loader
+from lape_mm.checkpoints.files import CheckpointError, install_safe_loader, read_checkpoint
+from lape_mm.checkpoints.layouts import unwrap
 
 from .amp import set_amp
 from .config import load_config, set_auto_scale_lr, settle_loaders
@@ -62,13 +64,34 @@ def test(args: Namespace) -> None:
         draw_tested(cfg, args.show_dir)
     dump = dump_metric(cfg.default_scope, args.out) if args.out else None
     runner = build_runner(cfg, 'test')
+    check_fits(runner.model, args.checkpoint)
     if dump:
         runner.test_evaluator.metrics.append(dump)
+    metrics = runner.test()
+    print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
+
+
+def check_fits(model: nn.Module, checkpoint: str) -> None:
+    """Raises RunError unless a checkpoint holds exactly the model's weights.
+
+    mmengine loads what fits and warns about the rest, so that another joining or another head
+    would be evaluated half untrained.
+    """
     try:
-        metrics = runner.test()
+        found = unwrap(read_checkpoint(checkpoint))
     except CheckpointError as error:
         raise RunError(str(error)) from error
-    print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
+    wanted = model.state_dict()
+    differences = {
+        'missing': [name for name in wanted if name not in found],
+        'unknown to the model': [name for name in found if name not in wanted],
+        'of another shape': [name for name, value in wanted.items()
+                             if name in found and found[name].shape != value.shape]}
+    if any(differences.values()):
+        text = '; '.join(f'{what}: {len(names)}, first {names[0]}'
+                         for what, names in differences.items() if names)
+        raise RunError(f'{checkpoint} does not fit the config ({text}): was it trained with other '
+                       'settings, such as another --joining?')
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:

@@ -99,6 +99,7 @@ def test_any_image_size(size, position):
     maps = model(torch.randn(2, 3, *size))
     grid = tuple(-(-side // 8) for side in size)
     assert [tuple(m.shape) for m in maps] == [(2, 24, *grid)] * 2
+    assert all(m.is_contiguous() for m in maps)  # mmcv's operators count on it
 
 
 @torch.no_grad()

@@ -36,6 +36,7 @@ def test_any_image_size(variant, size):
     maps = model(torch.randn(2, 3, *size))
     assert [tuple(m.shape) for m in maps] == [
         (2, 24, -(-size[0] // stride), -(-size[1] // stride)) for stride in (4, 8, 16, 32)]
+    assert all(m.is_contiguous() for m in maps)  # mmcv's operators count on it
 
 
 @pytest.mark.parametrize('joining', [*PRESETS, dict(first_layer=0, last=0), dict(last=0)], ids=str)
