@@ -36,8 +36,9 @@ def machine() -> dict:
         if os.path.exists('/proc/cpuinfo') else platform.processor()
     commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, text=True,
                             capture_output=True).stdout.strip()
-    return dict(cpu=cpu, cores=os.cpu_count(), python=platform.python_version(),
-                torch=version('torch'), commit=commit)
+    return dict(cpu=cpu, cores=os.cpu_count(), load=round(os.getloadavg()[1], 1),
+                threads=os.environ.get('OMP_NUM_THREADS', 'all'),
+                python=platform.python_version(), torch=version('torch'), commit=commit)
 
 
 def run(task: str, joining: str, folder: Path) -> dict:
@@ -64,7 +65,7 @@ def table(records: dict[str, dict]) -> str:
         cells = []
         for joining in JOININGS:
             record = records.get(f'{task}-{joining}')
-            cells.append(f'{record["value"]:.3f} ({record["seconds"]} s)' if record else '')
+            cells.append(f'{record["value"]:.3f}' if record else '')
         lines.append(f'| `{task}.py` | {metric} | {mark:.2f} | ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines)
 

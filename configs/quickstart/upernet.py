@@ -3,8 +3,8 @@
 #   python tools/train.py configs/quickstart/upernet.py --joining lape
 _base_ = ['./_base_/scenes_ade.py', '../_base_/runtime_seg.py']
 
-image_size = (160, 160)  # as the scenes'
-max_iters = 400
+image_size = (128, 128)  # as the scenes'
+max_iters = 700
 
 # runs on a CPU, and is synchronised by `sync_bn` in distributed runs
 norm_cfg = dict(type='BN', requires_grad=True)
@@ -21,7 +21,7 @@ model = dict(
     backbone=dict(
         type='lape_mm.ViTAdapter',
         arch=dict(
-            embed_dim=96, depth=4, num_heads=3, conv_inplane=32, deform_num_heads=6,
+            embed_dim=96, depth=4, num_heads=3, conv_inplane=32, deform_num_heads=3,
             deform_ratio=0.5),
         variant='segmentation',
         img_size=image_size,
@@ -36,7 +36,7 @@ model = dict(
         num_classes=8,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+        loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True)),
     auxiliary_head=dict(
         type='FCNHead',
         in_channels=96,
@@ -48,31 +48,30 @@ model = dict(
         num_classes=8,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4)),
+        loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True, loss_weight=0.4)),
     train_cfg=dict(),
     test_cfg=dict(mode='whole'))
 
 optim_wrapper = dict(
     type='OptimWrapper',
     constructor='lape_mm.LayerDecayOptimWrapperConstructor',
-    optimizer=dict(type='AdamW', lr=1e-3, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=5e-3, betas=(0.9, 0.98), weight_decay=0.05),
     paramwise_cfg=dict(layer_decay_rate=1.0),
     clip_grad=dict(max_norm=1.0))
 
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-2, by_epoch=False, begin=0, end=50),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=50, end=max_iters)
+    dict(type='LinearLR', start_factor=1e-2, by_epoch=False, begin=0, end=70),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=70, end=max_iters)
 ]
 
-# once halfway, to see that it learns, and once at the end
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters // 2)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 auto_scale_lr = dict(enable=False, base_batch_size=8)
 
 default_hooks = dict(
-    checkpoint=dict(interval=max_iters // 2),
-    # ground truth on the left, prediction on the right: every 8th picture of each validation
+    checkpoint=dict(interval=max_iters),
+    # ground truth on the left, prediction on the right: every 8th picture
     visualization=dict(draw=True, interval=8))
 randomness = dict(seed=0)

@@ -4,16 +4,17 @@
 # Your own ADE-style folders need no drawing: drop `scenes`, set `data_root`, the classes and the
 # palette, and `num_classes` of the heads.
 data_root = '{{$LAPE_MM_SCENES:data/scenes}}/ade'
-image_size = (160, 160)
+image_size = (128, 128)
 scenes = dict(
     layout='ade',
     root=data_root,
     image_size=image_size,
-    num_train=560,
+    num_train=2400,
     num_val=80,
     objects=(1, 3),
-    size_range=(0.4, 0.75),
-    turn=15,
+    size_range=(0.5, 0.85),
+    spread=(0.3, 0.7),
+    turn=5,
     seed=0)
 
 dataset_type = 'BaseSegDataset'
@@ -26,7 +27,6 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs')
 ]
 # the pictures are as small as the model wants them: nothing is resized
@@ -38,7 +38,8 @@ test_pipeline = [
 
 train_dataloader = dict(
     batch_size=8,
-    num_workers=0,
+    num_workers=1,
+    persistent_workers=True,
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
