@@ -57,6 +57,11 @@ def run(task: str, joining: str, folder: Path) -> dict:
                 mark=mark, seconds=round(seconds), limit=limit, seed=0, **machine())
 
 
+def read_records() -> dict[str, dict]:
+    """What has been recorded so far, by task and joining."""
+    return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+
+
 def table(records: dict[str, dict]) -> str:
     """The records as a Markdown table."""
     lines = ['| config | metric | mark | ' + ' | '.join(JOININGS) + ' |',
@@ -79,13 +84,14 @@ def main() -> int:
     parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs/benchmark')
     args = parser.parse_args()
     args.work_dir.mkdir(parents=True, exist_ok=True)
-    records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    records = read_records()
     for task in args.tasks:
         for joining in args.joinings:
             name = f'{task}-{joining}'
             if name in records and not args.again:
                 continue
-            records[name] = record = run(task, joining, args.work_dir)
+            record = run(task, joining, args.work_dir)
+            records = {**read_records(), name: record}
             RECORDS.write_text(json.dumps(records, indent=1) + '\n')
             print(f'{name}: {record["metric"]} {record["value"]:.3f} (mark {record["mark"]:.2f}) '
                   f'in {record["seconds"]} s (limit {record["limit"]} s)', flush=True)

@@ -5,9 +5,12 @@ mmseg alike, without ``custom_imports`` in a config.
 """
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import OPTIM_WRAPPERS as ROOT_OPTIM_WRAPPERS
 from mmengine.registry import Registry
 
 MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm', locations=['lape_mm.backbones'])
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor', parent=ROOT_OPTIM_WRAPPER_CONSTRUCTORS, scope='lape_mm',
     locations=['lape_mm.engine'])
+OPTIM_WRAPPERS = Registry(
+    'optimizer wrapper', parent=ROOT_OPTIM_WRAPPERS, scope='lape_mm', locations=['lape_mm.engine'])

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lape_mm.backbones import DeiT, ViTAdapter
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
+from lape_mm.requirements import install_hint, missing
 
 HERE = Path(__file__).resolve().parent
 FOLDERS = ([Path(os.environ['LAPE_GOLDENS'])] if os.environ.get('LAPE_GOLDENS') else
@@ -52,7 +53,7 @@ def load_into(model, case, tmp_path, **wrapped):
         if isinstance(value, torch.Tensor):
             state[f'last_pe_norm.{part}'] = value
     torch.save({'model': state}, tmp_path / 'case.pth')
-    report = load_backbone(model, tmp_path / 'case.pth', min_share=1.)
+    report = load_backbone(model, tmp_path / 'case.pth', min_share=1., source_grid=model.grid)
     assert not report.missing and not report.new, report
     return report
 
@@ -84,12 +85,12 @@ def run_mpvg_ref(case, tmp_path, dtype):
                'last_pe_source': ('last', int)}
     given = {setting: convert(config[key]) for key, (setting, convert) in changes.items()
              if key in config}
-    if given or (joining in ('pvg', 'mpvg') and config['class_token']) \
-            or config.get('layerwise') is False:
-        joining = {'add_to_input': True, 'first_layer': 1, 'hierarchical': True,
-                   'last': 0 if joining == 'mpvg' else None, **given}
-    if 'gap_lastpe_nonlayerwise' in str(config):
-        joining = {'first_layer': None, 'last': 0}
+    layerwise = any('blocks.1.pe_norm' in key for key in case['state_dict'])
+    if given or not layerwise and 'last_pe_norm.weight' in case['state_dict'] \
+            or joining in ('pvg', 'mpvg') and config['class_token']:
+        joining = {'add_to_input': True, 'first_layer': 1 if layerwise else None,
+                   'hierarchical': True,
+                   'last': 0 if 'last_pe_norm.weight' in case['state_dict'] else None, **given}
     model = DeiT(arch=sizes(config), img_size=config['img_size'], joining=joining,
                  patch_size=config['patch_size'], class_token=config['class_token'],
                  norm_eps=config['norm_eps'])
@@ -123,7 +124,8 @@ def run_vit_adapter(case, tmp_path, dtype):
 
 
 def run_segmenter(case, tmp_path, dtype):
-    pytest.importorskip('mmseg', reason='Segmenter needs mmsegmentation')
+    if missing('mmseg', 'mmcv._ext'):
+        (pytest.fail if os.environ.get('LAPE_GOLDENS') else pytest.skip)(install_hint('mmseg'))
     from mmengine.registry import init_default_scope
     from mmseg.registry import MODELS
     init_default_scope('mmseg')

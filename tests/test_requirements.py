@@ -1,6 +1,7 @@
 """What is missing is named with the command that installs it."""
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -25,11 +26,10 @@ def test_require():
 
 
 def test_needs_nothing():
+    path = find_spec('lape_mm.requirements').origin
     code = ('import importlib.util, sys\n'
-            'from lape_mm import requirements\n'
-            "path = importlib.util.find_spec('lape_mm.requirements').origin\n"
-            "spec = importlib.util.spec_from_file_location('alone', path)\n"
-            'before = set(sys.modules)\n'
+            f'spec = importlib.util.spec_from_file_location("alone", {path!r})\n'
             'spec.loader.exec_module(importlib.util.module_from_spec(spec))\n'
-            'assert not set(sys.modules) - before, set(sys.modules) - before')
+            'heavy = {"torch", "timm", "numpy", "mmengine"} & set(sys.modules)\n'
+            'assert not heavy, heavy')
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0

@@ -87,6 +87,8 @@ class VisionTransformer(BaseModule):
         self.joining, class_token = build_joining(joining, depth=depth, class_token=class_token)
         if last_norm is None:
             last_norm = self.joining.last is not None
+        if not last_norm:
+            self.joining = self.joining.without_last()
         self.embed_dim, self.depth, self.patch_size = dim, depth, patch_size
         self.interpolation, self.with_cp, self.frozen = interpolation, with_cp, frozen
 
@@ -114,7 +116,7 @@ class VisionTransformer(BaseModule):
                   layer_scale=layer_scale, window_size=window, pe_norm=pe_norm)
             for layer, (window, pe_norm) in enumerate(zip(windows or [None] * depth, pe_norms)))
         self.norm = nn.LayerNorm(dim, eps=norm_eps) if last_norm else None
-        self.last_pe_norm = last_pe_norm if last_norm else None
+        self.last_pe_norm = last_pe_norm
         self.blocks.apply(init_linear)
         if frozen:
             for _, parameter in self.vit_parameters():

@@ -1,6 +1,7 @@
 """Reading a checkpoint without executing anything that it holds."""
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import re
@@ -31,11 +32,12 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
     Raises:
         CheckpointError: for a file that is missing, damaged, no checkpoint, or that holds code.
     """
-    path = os.fspath(path)
+    path = os.path.expanduser(os.fspath(path))
     if path.startswith(('http://', 'https://')):
         path = _download(path)
     if not os.path.isfile(path):
-        raise CheckpointError(f'{path}: no such file')
+        known = '' if '://' not in path else ' (of addresses, http:// and https:// are known)'
+        raise CheckpointError(f'{path}: no such file{known}')
     try:
         if path.endswith('.safetensors'):
             from safetensors.torch import load_file  # comes with timm
@@ -101,7 +103,10 @@ def _allowed_globals() -> list:
 
 
 def _download(address: str) -> str:
-    target = Path(torch.hub.get_dir()) / 'checkpoints' / address.rsplit('/', 1)[-1].split('?')[0]
+    # files of many models share a name such as model.safetensors: the address tells them apart
+    key = hashlib.sha256(address.encode()).hexdigest()[:12]
+    name = f'{key}-{address.split("?")[0].rsplit("/", 1)[-1]}'
+    target = Path(torch.hub.get_dir()) / 'checkpoints' / name
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:

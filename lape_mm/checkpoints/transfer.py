@@ -118,16 +118,7 @@ def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, in
 def _fit_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None, report: TransferReport) -> tuple[Tensor, int]:
     """A table of the file with the model's slots and grid, and how many slots the file has."""
-    if source_grid is not None:
-        slots = table.shape[1] - math.prod(source_grid)
-        if slots < 0:
-            raise CheckpointError(f'source_grid={tuple(source_grid)} has more tokens than {name}, '
-                                  f'which has {table.shape[1]}')
-    elif 'level_embed' in state:  # a ViT-Adapter keeps the slot without the token
-        slots = int(not _is_square(table.shape[1]))
-    else:  # the tokens say it; a length alone never does
-        slots = sum(token in state for token in ('cls_token', 'dist_token'))
-    grid = source_grid or _square_grid(table.shape[1] - slots, model.grid, name)
+    slots, grid = _read_table(model, name, table, state, source_grid)
     if tuple(grid) != tuple(model.grid):
         report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
     if slots > model.prefix:
@@ -142,20 +133,39 @@ def _fit_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tens
     return torch.cat([*prefix, patches], dim=1), slots
 
 
-def _square_grid(count: int, own: tuple[int, int], name: str) -> tuple[int, int]:
-    """The grid of a table of so many patches: square, or the model's own where only that fits."""
-    square, same = _is_square(count), count == math.prod(own)
-    if square and same and own[0] != own[1] or not square and not same:
+def _read_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tensor],
+                source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
+    """How many of a table's entries are prefix slots, and the grid of the others.
+
+    The tokens of the file tell the slots; a length alone never does. The grid is square, or the
+    model's own where only that fits.
+    """
+    count = table.shape[1]
+    if source_grid is not None:
+        slots = count - math.prod(source_grid)
+        if slots < 0:
+            raise CheckpointError(f'source_grid={tuple(source_grid)} has more tokens than {name}, '
+                                  f'which has {count}')
+        return slots, tuple(source_grid)
+    slots = [sum(token in state for token in ('cls_token', 'dist_token'))]
+    if 'level_embed' in state:
+        if count == getattr(model, name).shape[1]:
+            return model.prefix, model.grid
+        slots = [0, 1]  # a ViT-Adapter keeps the slot without the token
+    readings = {(slot, grid) for slot in slots for grid in _grids(count - slot, model.grid)}
+    if len(readings) != 1:
         raise CheckpointError(f'the grid of {name} cannot be told from its {count} tokens: give '
                               'source_grid=(h, w)')
-    return tuple(own) if same else (math.isqrt(count),) * 2
+    return readings.pop()
 
 
-def _is_square(count: int) -> bool:
-    return math.isqrt(count) ** 2 == count
+def _grids(count: int, own: tuple[int, int]) -> list[tuple[int, int]]:
+    """The grids of so many patches that are square or the model's own."""
+    square = (math.isqrt(count),) * 2
+    return [grid for grid in {square, tuple(own)} if math.prod(grid) == count]
 
 
-def _summary(names: dict[str, str], most: int = 6) -> str:
+def _summary(names: dict[str, str], most: int = 10) -> str:
     """The names in a few words: those of blocks by pattern, others by their first part."""
     groups: dict[str, list[str]] = {}
     for name, note in names.items():

@@ -1,4 +1,5 @@
 """What training needs beside the toolboxes' own engines."""
+from .bfloat16 import BFloat16OptimWrapper
 from .layer_decay import LayerDecayOptimWrapperConstructor
 
-__all__ = ['LayerDecayOptimWrapperConstructor']
+__all__ = ['BFloat16OptimWrapper', 'LayerDecayOptimWrapperConstructor']

@@ -16,7 +16,7 @@ Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from torch import Tensor, nn
 
@@ -80,6 +80,10 @@ class Joining:
         layerwise = self.first_layer is not None
         return self.last is None and not (self.add_to_input and layerwise)
 
+    def without_last(self) -> Joining:
+        """The same for an encoder without a last LayerNorm."""
+        return replace(self, last=None)
+
     def check_depth(self, depth: int) -> None:
         """Raises ValueError where an encoder of that many layers cannot carry this out."""
         if self.first_layer is not None and self.first_layer >= depth:
@@ -108,7 +112,7 @@ class Joining:
         Args:
             tables: PE over the tokens of this forward, (1, T, C) each, as many as `tables` says.
             norms: a layer's own norm or None, L entries, as `norms` made them.
-            last_norm: the norm of the last term; None leaves that term out.
+            last_norm: the norm of the last term, as `norms` made it.
         """
         pos, = tables
         attention, carried = [], pos
@@ -118,7 +122,7 @@ class Joining:
                 carried = received
             attention.append(received)
         final = None
-        if last_norm is not None:
+        if self.last is not None:
             final = last_norm(attention[self.last] if self.last else pos)
         stream = (pos if self.add_to_input else None,) + (None,) * (len(norms) - 1)
         return Delivery(stream, tuple(attention), final)
@@ -138,6 +142,10 @@ class EveryLayer:
     own_tables: bool = False
     last = None
     class_token = True
+
+    def without_last(self) -> EveryLayer:
+        """Itself: nothing is delivered there."""
+        return self
 
     def check_depth(self, depth: int) -> None:
         """Any depth will do."""

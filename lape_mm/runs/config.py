@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 
 from mmengine.config import Config
 
+from lape_mm.backbones.vit import ARCHS
 from lape_mm.position.joining import PRESETS, build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
@@ -23,6 +25,8 @@ def load_config(path: str, *, options: Mapping | None = None,
     """
     if joining is not None:
         check_joining(joining)
+    if path.startswith('lape_mm::'):  # a config that an installed lape_mm ships
+        path = str(Path(find_spec('lape_mm').origin).parent / '.mim/configs' / path[9:])
     if not Path(path).is_file():
         raise RunError(f'there is no config {path}')
     try:
@@ -84,8 +88,8 @@ def check_joining(joining: str | Mapping, backbone: Mapping | None = None,
                        f'{", ".join(PRESETS)}, or a dict of settings')
     backbone = backbone or {}
     arch = backbone.get('arch')
-    # the named architectures all have twelve layers
-    depth = arch.get('depth', 12) if isinstance(arch, Mapping) else 12
+    sizes = arch if isinstance(arch, Mapping) else ARCHS.get(arch, ARCHS['tiny'])
+    depth = sizes.get('depth', 12)
     try:
         build_joining(joining, depth=depth, class_token=backbone.get('class_token'))
     except (TypeError, ValueError) as error:

@@ -17,6 +17,9 @@ from PIL import Image
 from .config import walk
 
 SAMPLED_MAPS = 50
+# those whose classes are the data set's; an edge or a semantic branch has others
+CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
+               'data_preprocessor')
 
 
 @dataclass
@@ -67,8 +70,11 @@ def heads(model: Mapping) -> Iterator[tuple[str, int]]:
     """Path and number of classes of every head (and of mmpretrain's preprocessor)."""
     for path, node in walk(dict(model=model)):
         count = node.get('num_classes')
-        # a proposal network knows objects only, a semantic branch has a data set of its own
-        if isinstance(count, int) and not {'rpn_head', 'semantic_head'} & set(path.split('.')):
+        *outer, name = path.split('.')
+        # cascades list their heads; of listed auxiliary heads some see edges instead of classes
+        if name.isdigit() and outer[-1] != 'auxiliary_head':
+            name = outer[-1]
+        if isinstance(count, int) and name in CLASS_HEADS:
             yield path, count
 
 

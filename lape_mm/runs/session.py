@@ -4,6 +4,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from mmengine.config import Config
+from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
@@ -81,7 +82,7 @@ def check_fits(model: nn.Module, checkpoint: str) -> None:
         found = unwrap(read_checkpoint(checkpoint))
     except CheckpointError as error:
         raise RunError(str(error)) from error
-    wanted = model.state_dict()
+    wanted = (model.module if is_model_wrapper(model) else model).state_dict()
     differences = {
         'missing': [name for name in wanted if name not in found],
         'unknown to the model': [name for name in found if name not in wanted],

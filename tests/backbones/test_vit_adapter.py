@@ -191,6 +191,7 @@ def test_deformable_attention_starts_as_a_ring_of_points():
     (dict(arch=dict(TINY, deform_num_heads=5)), ['5', '24']),
     (dict(arch='huge'), ["'huge'", 'tiny']),
     (dict(joining='pvg', class_token=True), ["'pvg'"]),
+    (dict(joining=dict(add_to_input=False, last=0), last_norm=False), ['nowhere']),
 ])
 def test_errors_name_the_value_and_what_is_allowed(options, words):
     with pytest.raises(ValueError) as error:

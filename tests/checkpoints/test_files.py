@@ -85,6 +85,26 @@ def test_other_files(tmp_path):
     refuse(tmp_path / 'list.pth', 'list')
 
 
+def test_downloads_of_one_name_stay_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    calls = []
+
+    def download(address, target):
+        calls.append(address)
+        torch.save({'from': address}, target)
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
+    addresses = [f'https://example.org/{name}/model.pth' for name in 'ab']
+    for address in addresses * 2:
+        assert read_checkpoint(address) == {'from': address}
+    assert calls == addresses
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    torch.save({'a': torch.ones(1)}, tmp_path / 'a.pth')
+    assert read_checkpoint('~/a.pth')['a'] == 1
+
+
 def test_what_mmengine_writes_is_read(tmp_path):
     pytest.importorskip('mmengine', reason='mmengine is not installed')
     from mmengine.logging import MessageHub

@@ -110,6 +110,17 @@ def test_an_adapters_own_checkpoint(tmp_path):
         assert torch.equal(model.pos_embed[:, :model.prefix], source.pos_embed[:, :model.prefix])
 
 
+@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('img_size', [(224, 256), (64, 96)])
+def test_an_adapters_own_oblong_grid(tmp_path, joining, img_size):
+    # 14 x 16 tokens and a slot are 15 x 15: a length alone would mislead
+    source = ViTAdapter(arch=ADAPTER, img_size=img_size, joining=joining)
+    path = save(source, tmp_path / 'v.pth')
+    model = ViTAdapter(arch=ADAPTER, img_size=img_size, joining=joining)
+    assert load_backbone(model, path).share == 1.
+    assert torch.equal(model.pos_embed, source.pos_embed)
+
+
 def test_mmpretrain_names(tmp_path):
     source, names = classifier('default'), {}
     for key, value in source.state_dict().items():
@@ -190,7 +201,7 @@ def test_a_grid_is_never_guessed(tmp_path):
     assert torch.equal(model.pos_embed, oblong.pos_embed)
     fail(model, tmp_path / 'oblong.pth', 'source_grid=(5, 8)', source_grid=(5, 8))
     odd = classifier(img_size=(32, 48))
-    fail(DeiT(arch=ARCH, img_size=64), save(odd, tmp_path / 'odd.pth'), 'source_grid', '6 tokens')
+    fail(DeiT(arch=ARCH, img_size=64), save(odd, tmp_path / 'odd.pth'), 'source_grid', '7 tokens')
     model = DeiT(arch=ARCH, img_size=64)
     report = load_backbone(model, str(tmp_path / 'odd.pth'), source_grid=(2, 3))
     assert '2 x 3 to 4 x 4' in str(report)

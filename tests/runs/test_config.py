@@ -8,6 +8,7 @@ pytest.importorskip('mmengine')
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
+from lape_mm.engine import BFloat16OptimWrapper, bfloat16  # noqa: E402
 from lape_mm.runs import amp, arguments  # noqa: E402
 from lape_mm.runs.config import (  # noqa: E402
     check_joining,
@@ -143,7 +144,7 @@ class TestAmp:
         cfg.default_scope = scope
         amp.set_amp(cfg, 'bf16')
         assert cfg.optim_wrapper == dict(
-            type='BFloat16OptimWrapper', features_only=scope == 'mmdet',
+            type='lape_mm.BFloat16OptimWrapper', features_only=scope == 'mmdet',
             optimizer=dict(type='SGD', lr=1.))
 
     def test_another_wrapper(self):
@@ -152,9 +153,9 @@ class TestAmp:
 
     @pytest.mark.parametrize('features_only', [False, True])
     def test_bfloat16_wrapper(self, features_only, monkeypatch):
-        monkeypatch.setattr(amp, 'get_device', lambda: 'cpu')
+        monkeypatch.setattr(bfloat16, 'get_device', lambda: 'cpu')
         model = Detector()
-        wrapper = amp.BFloat16OptimWrapper(
+        wrapper = BFloat16OptimWrapper(
             optimizer=torch.optim.SGD(model.parameters(), lr=1.), features_only=features_only)
         with wrapper.optim_context(model):
             feature, out = model(torch.ones(1, 4))

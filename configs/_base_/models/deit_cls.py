@@ -13,6 +13,8 @@ model = dict(
         type='LinearClsHead',
         num_classes=1000,
         in_channels=192,
+        # as every Linear of DeiT
+        init_cfg=dict(type='TruncNormal', layer='Linear', std=.02),
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
         topk=(1, 5)),
     train_cfg=dict(augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]))

@@ -1,0 +1,36 @@
+"""A checkpoint that is evaluated is the model's own, entire."""
+import pytest
+
+pytest.importorskip('mmengine')
+
+import torch  # noqa: E402
+
+from lape_mm.runs.errors import RunError  # noqa: E402
+from lape_mm.runs.session import check_fits  # noqa: E402
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(**changes):
+        state = {**torch.nn.Linear(3, 2).state_dict(), **changes}
+        path = str(tmp_path / 'model.pth')
+        torch.save({'state_dict': {key: value for key, value in state.items()
+                                   if value is not None}}, path)
+        return path
+    return save
+
+
+def test_its_own_weights_fit(saved):
+    check_fits(torch.nn.Linear(3, 2), saved())
+    check_fits(torch.nn.DataParallel(torch.nn.Linear(3, 2)), saved())  # as distributed ones do
+
+
+@pytest.mark.parametrize('changes, said', [
+    (dict(bias=None), 'missing: 1, first bias'),
+    (dict(pe_norm=torch.ones(2)), 'unknown to the model: 1, first pe_norm'),
+    (dict(weight=torch.ones(3, 3)), 'of another shape: 1, first weight')])
+def test_others_are_refused(saved, changes, said):
+    path = saved(**changes)
+    with pytest.raises(RunError) as error:
+        check_fits(torch.nn.Linear(3, 2), path)
+    assert path in str(error.value) and said in str(error.value) and '--joining' in str(error.value)
