@@ -1,6 +1,6 @@
 # A small DeiT, from scratch on scenes that the package draws itself: about a minute on two CPU
 # cores. Its checkpoint starts quickstart/mask_rcnn.py, whose ViT has the same sizes:
-#   --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/deit/epoch_20.pth
+#   --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/deit/epoch_16.pth
 #
 # For your own class folders drop `scenes`, point `data_root` at them and set `classes` and
 # `num_classes`; for ImageNet itself see configs/deit.
@@ -79,7 +79,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, ))
 test_evaluator = val_evaluator
 
-max_epochs = 20
+max_epochs = 16
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=max_epochs, val_interval=max_epochs)
 val_cfg = dict()
 test_cfg = dict()

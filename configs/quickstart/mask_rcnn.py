@@ -122,7 +122,7 @@ val_evaluator = dict(
     metric=['bbox', 'segm'])
 test_evaluator = val_evaluator
 
-max_epochs = 8
+max_epochs = 6
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=max_epochs, val_interval=max_epochs)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

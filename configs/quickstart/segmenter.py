@@ -5,7 +5,7 @@
 _base_ = ['./_base_/scenes_ade.py', '../_base_/runtime_seg.py']
 
 image_size = (128, 128)  # as the scenes'
-max_iters = 3000
+max_iters = 2000
 
 model = dict(
     type='EncoderDecoder',
