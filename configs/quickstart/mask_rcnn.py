@@ -1,5 +1,5 @@
 # Mask R-CNN with a small ViT-Adapter, from scratch on scenes that the package draws itself: about
-# three minutes on two CPU cores.
+# five minutes on two CPU cores.
 #
 # The model is that of configs/mask_rcnn, cut down until two cores keep up. For your own COCO-style
 # data drop `scenes`, point `data_root` at it, and set `classes`, `palette` and both `num_classes`;
