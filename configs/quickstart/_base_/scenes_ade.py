@@ -39,8 +39,7 @@ test_pipeline = [
 
 train_dataloader = dict(
     batch_size=8,
-    num_workers=1,
-    persistent_workers=True,
+    num_workers=0,  # two cores are busy with the model
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
