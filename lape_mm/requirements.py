@@ -17,11 +17,11 @@ TOOLBOXES = {
 TESTED = {
     ('torch',): ('2.11.0', '2.11.0'),
     ('timm',): ('1.0.31', '1.0.31'),
-    ('onedl-mmengine', 'mmengine'): ('0.10.7', '0.10.12'),
-    ('onedl-mmcv', 'mmcv'): ('2.1.0', '2.3.6'),
-    ('onedl-mmdetection', 'mmdet'): ('3.3.0', '3.5.1'),
-    ('onedl-mmsegmentation', 'mmsegmentation'): ('1.2.2', '1.4.2'),
-    ('onedl-mmpretrain', 'mmpretrain'): ('1.2.0', '1.3.6'),
+    ('onedl-mmengine', 'mmengine'): ('0.10.12', '0.10.12'),
+    ('onedl-mmcv', 'mmcv'): ('2.3.6', '2.3.6'),
+    ('onedl-mmdetection', 'mmdet'): ('3.5.1', '3.5.1'),
+    ('onedl-mmsegmentation', 'mmsegmentation'): ('1.4.2', '1.4.2'),
+    ('onedl-mmpretrain', 'mmpretrain'): ('1.3.6', '1.3.6'),
 }
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
 
