@@ -2,45 +2,36 @@
 # package draws itself.
 #
 #   python tools/train.py configs/quickstart/segmenter.py --joining lape
-_base_ = ['./_base_/scenes_ade.py', '../_base_/runtime_seg.py']
+_base_ = [
+    '../_base_/models/segmenter_deit_mask.py', './_base_/scenes_ade.py', '../_base_/runtime_seg.py'
+]
 
 image_size = (128, 128)  # as the scenes'
 max_iters = 2000
 
+# what differs from the model in _base_
 model = dict(
-    type='EncoderDecoder',
-    data_preprocessor=dict(
-        type='SegDataPreProcessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_val=0,
-        seg_pad_val=255,
-        size=image_size),
+    data_preprocessor=dict(size=image_size),
     backbone=dict(
-        type='lape_mm.DeiT',
-        arch=dict(embed_dim=96, depth=4, num_heads=3),
+        arch=dict(_delete_=True, embed_dim=96, depth=4, num_heads=3),
         img_size=image_size,
-        patch_size=16,
         # locality from the first iteration on: a learned embedding needs longer than minutes
         position='sincos_2d',
         out_indices=(3, ),  # the last layer's map, after the last LayerNorm
         joining='mpvg',  # the one place that names it: default, share, unshare, lape, pvg, mpvg
-        interpolation='bicubic'),
+        drop_path_rate=0.),
     decode_head=dict(
-        type='SegmenterMaskTransformerHead',
         in_channels=96,
         channels=96,
         embed_dims=96,
-        num_heads=3,
         num_layers=1,
         num_classes=8,
-        drop_path_rate=0.0,
-        dropout_ratio=0.0,
-        loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True)),
-    train_cfg=dict(),
+        # two thousand iterations from scratch want all of the model
+        drop_rate=0.,
+        attn_drop_rate=0.,
+        loss_decode=dict(avg_non_ignore=True)),
     # the pictures are no larger than the position embedding: no windows
-    test_cfg=dict(mode='whole'))
+    test_cfg=dict(_delete_=True, mode='whole'))
 
 # Segmenter's recipe, SGD, starts from ImageNet weights. Here nothing is pre-trained, and AdamW is
 # what trains a plain ViT from scratch.

@@ -1,56 +1,38 @@
 # UperNet on a small ViT-Adapter, trained from scratch on scenes that the package draws itself.
 #
 #   python tools/train.py configs/quickstart/upernet.py --joining lape
-_base_ = ['./_base_/scenes_ade.py', '../_base_/runtime_seg.py']
+_base_ = [
+    '../_base_/models/upernet_vit_adapter.py', './_base_/scenes_ade.py', '../_base_/runtime_seg.py'
+]
 
 image_size = (128, 128)  # as the scenes'
 max_iters = 700
 
-# runs on a CPU, and is synchronised by `sync_bn` in distributed runs
-norm_cfg = dict(type='BN', requires_grad=True)
+# what differs from the model in _base_
 model = dict(
-    type='EncoderDecoder',
-    data_preprocessor=dict(
-        type='SegDataPreProcessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_val=0,
-        seg_pad_val=255,
-        size=image_size),
+    data_preprocessor=dict(size=image_size),
     backbone=dict(
-        type='lape_mm.ViTAdapter',
         arch=dict(
+            _delete_=True,
             embed_dim=96, depth=4, num_heads=3, conv_inplane=32, deform_num_heads=3,
             deform_ratio=0.5),
-        variant='segmentation',
         img_size=image_size,
-        joining='mpvg'),  # the one place that names it: default, share, unshare, lape, pvg, mpvg
+        joining='mpvg',  # the one place that names it: default, share, unshare, lape, pvg, mpvg
+        drop_path_rate=0.),
     decode_head=dict(
-        type='UPerHead',
         in_channels=[96, 96, 96, 96],
-        in_index=[0, 1, 2, 3],
-        pool_scales=(1, 2, 3, 6),
         channels=48,
-        dropout_ratio=0.0,
+        dropout_ratio=0.,
         num_classes=8,
-        norm_cfg=norm_cfg,
-        align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True)),
+        loss_decode=dict(avg_non_ignore=True)),
     auxiliary_head=dict(
-        type='FCNHead',
         in_channels=96,
-        in_index=2,
         channels=32,
-        num_convs=1,
-        concat_input=False,
-        dropout_ratio=0.0,
+        dropout_ratio=0.,
         num_classes=8,
-        norm_cfg=norm_cfg,
-        align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True, loss_weight=0.4)),
-    train_cfg=dict(),
-    test_cfg=dict(mode='whole'))
+        loss_decode=dict(avg_non_ignore=True)),
+    # the pictures are no larger than the position embedding: no windows
+    test_cfg=dict(_delete_=True, mode='whole'))
 
 optim_wrapper = dict(
     type='OptimWrapper',
