@@ -22,8 +22,9 @@ FOLDERS = ([Path(os.environ['LAPE_GOLDENS'])] if os.environ.get('LAPE_GOLDENS') 
            [HERE / 'data/goldens', HERE.parents[1] / 'shared/goldens'])
 CASES = sorted((path for folder in FOLDERS for path in folder.glob('*.pt')),
                key=lambda path: (path.parent.parent.name, path.name))
-POSITIONS = {'learnable': 'learnable', '1D_sin': 'sincos_1d', '2D_sin': 'sincos_2d'}
-JOININGS = {'basic': 'default', 'LaPE': 'lape', 'share': 'share', 'unshare': 'unshare'}
+POSITIONS = {'learnable': 'learnable', '1D_sin': 'sincos_1d', '2D_sin': 'sincos_2d',
+             '2D_RPE': 'relative'}
+JOININGS = {'basic': 'default', 'LN': 'lape', 'LaPE': 'lape', 'share': 'share', 'unshare': 'unshare'}
 
 
 @contextmanager
@@ -69,12 +70,17 @@ def sizes(config):
 
 
 def run_lape(case, tmp_path, dtype):
-    config = case['config']
+    config, state = case['config'], case['state_dict']
     model = DeiT(arch=sizes(config), img_size=config['img_size'], patch_size=config['patch_size'],
                  position=POSITIONS[config['pe']], joining=JOININGS[config['join_type']],
-                 norm_eps=config['norm_eps'])
+                 distilled='dist_token' in state, norm_eps=config['norm_eps'])
     load_into(model, case, tmp_path)
-    return logits(model.eval().to(dtype), case, case['state_dict'])
+    model = model.eval().to(dtype)
+    if model.dist_token is None:
+        return logits(model, case, state)
+    (pooled, dist), = model(case['input'].to(dtype))
+    return (F.linear(pooled, state['head.weight'], state['head.bias'])
+            + F.linear(dist, state['head_dist.weight'], state['head_dist.bias'])) / 2
 
 
 def run_mpvg_ref(case, tmp_path, dtype):
@@ -168,7 +174,7 @@ def run_segmenter(case, tmp_path, dtype):
     return whole[..., :image.shape[2], :image.shape[3]]
 
 
-FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_(?!2D_RPE|distilled)', run_lape),
+FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_', run_lape),
             (r'(derived_)?vit_adapter_', run_vit_adapter),
             (r'(derived_)?segmenter_(?!.*distilled)', run_segmenter))
 

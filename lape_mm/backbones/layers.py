@@ -1,6 +1,8 @@
 """Attention and the pre-norm transformer block that all plain ViTs of this package share."""
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, Mlp
@@ -20,26 +22,38 @@ class Attention(nn.Module):
         num_heads: heads; divides C.
         qkv_bias: whether ``qkv`` has a bias.
         window_size: side of the windows in tokens; None for global attention.
+        drop: probability of dropping an attention weight in training.
+        bias_table, pe_norm: of a relative position bias, see `lape_mm.position.relative`. They
+            are registered here, because checkpoints want them here; the plan reads them.
     """
 
     def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool = True,
-                 window_size: int | None = None):
+                 window_size: int | None = None, drop: float = 0.,
+                 bias_table: nn.Parameter | None = None, pe_norm: nn.LayerNorm | None = None):
         super().__init__()
-        self.num_heads = num_heads
-        self.window_size = window_size
+        self.num_heads, self.window_size, self.drop = num_heads, window_size, drop
+        self.relative_position_bias_table = bias_table
+        self.pe_norm = pe_norm
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) to (B, T, C); with windows, T is exactly the grid's h * w."""
+    def forward(self, x: Tensor, grid: tuple[int, int], bias: Tensor | None = None) -> Tensor:
+        """(B, T, C) to (B, T, C); with windows, T is exactly the grid's h * w.
+
+        ``bias``, (1, heads, T, T), is added to the scaled logits of global attention.
+        """
         qkv = self.qkv(x)
-        mix = self._attend(qkv) if self.window_size is None else self._attend_windows(qkv, grid)
+        mix = (self._attend(qkv, bias) if self.window_size is None else
+               self._attend_windows(qkv, grid))
         return self.proj(mix)
 
-    def _attend(self, qkv: Tensor) -> Tensor:
+    def _attend(self, qkv: Tensor, bias: Tensor | None = None) -> Tensor:
         """(B, T, 3 C) to (B, T, C)."""
         q, k, v = qkv.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        mix = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=None if bias is None else bias.to(q.dtype),
+            dropout_p=self.drop if self.training else 0.)
+        return mix.transpose(1, 2).flatten(2)
 
     def _attend_windows(self, qkv: Tensor, grid: tuple[int, int]) -> Tensor:
         batch, side, (height, width) = qkv.shape[0], self.window_size, grid
@@ -64,28 +78,29 @@ class Block(nn.Module):
         dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
         drop_path: probability of dropping a residual branch, a sample at a time.
         layer_scale: adds ``gamma1`` and ``gamma2``, (C,) each and ones at first.
-        window_size: see `Attention`.
         pe_norm: the LayerNorm of PE, or None where this layer receives none.
+        attention: further arguments of `Attention`.
     """
 
     def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4., qkv_bias: bool = True,
                  norm_eps: float = 1e-6, drop_path: float = 0., layer_scale: bool = False,
-                 window_size: int | None = None, pe_norm: nn.LayerNorm | None = None):
+                 pe_norm: nn.Module | None = None, attention: Mapping | None = None):
         super().__init__()
         self.pe_norm = pe_norm
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
-                              window_size=window_size)
+                              **(attention or {}))
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
         self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
         self.gamma1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
         self.gamma2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
 
-    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) and PE of (1, T, C) or None, to (B, T, C)."""
+    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
+                bias: Tensor | None = None) -> Tensor:
+        """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
         y = self.norm1(x)
-        y = self.attn(y if pe is None else y + pe, grid)
+        y = self.attn(y if pe is None else y + pe, grid, bias)
         x = x + self.drop_path(y if self.gamma1 is None else self.gamma1 * y)
         y = self.mlp(self.norm2(x))
         return x + self.drop_path(y if self.gamma2 is None else self.gamma2 * y)

@@ -1,18 +1,17 @@
-"""DeiT with any joining, and the plain ViT that it shares with ViT-Adapter."""
+"""The plain ViT, DeiT with any joining, and what other plain ViTs share with it."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from mmengine.model import BaseModule
 from timm.layers import PatchEmbed, to_2tuple
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from lape_mm.position import Delivery, build_joining, position_table, resize_table
-from lape_mm.position.embedding import RESIZE_MODES
+from lape_mm.position import RELATIVE, Delivery
+from lape_mm.position.relative import relative_index, relative_norm, relative_plan, relative_table
 from lape_mm.registry import MODELS
 
+from .encoder import Encoder, init_linear, resolve_arch
 from .layers import Block
 
 ARCHS = {
@@ -23,122 +22,83 @@ ARCHS = {
 DETAILS = dict(mlp_ratio=4., qkv_bias=True)
 
 
-def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping) -> dict:
-    """A named or written-out architecture as a full dict.
-
-    Args:
-        arch: a name of ``known``, or a dict of the sizes.
-        known: name -> sizes.
-        details: sizes that a dict may leave out, with their defaults.
-
-    Raises:
-        ValueError: names the unknown name or key, the missing key, or heads that do not divide C.
-    """
-    if not isinstance(arch, Mapping):
-        if arch not in known:
-            raise ValueError(f'arch={arch!r}: expected one of {sorted(known)} or a dict')
-        return {**details, **known[arch]}
-    needed = ('embed_dim', 'depth', 'num_heads')
-    unknown = sorted(set(arch) - set(needed) - set(details))
-    missing = [key for key in needed if key not in arch]
-    if unknown or missing:
-        what = f'does not know {unknown[0]!r}' if unknown else f'lacks {missing[0]!r}'
-        raise ValueError(f'arch {what}: a dict of {list(needed)} and, if need be, {list(details)}')
-    if arch['embed_dim'] % arch['num_heads']:
-        raise ValueError(f'arch: embed_dim={arch["embed_dim"]} does not divide by '
-                         f'num_heads={arch["num_heads"]}')
-    return {**details, **arch}
+def patch_embed(*, patch_size: int, in_channels: int, embed_dim: int) -> PatchEmbed:
+    """timm's patch embedding, for images of any size: padded to whole patches."""
+    return PatchEmbed(img_size=None, patch_size=patch_size, in_chans=in_channels,
+                      embed_dim=embed_dim, flatten=False, strict_img_size=False,
+                      dynamic_img_pad=True)
 
 
-class VisionTransformer(BaseModule):
-    """Patch embedding, position embedding (PE) and blocks, carrying out a joining's plan.
+class VisionTransformer(Encoder):
+    """A stem, prefix tokens, blocks of equal size and a last LayerNorm, carrying out a plan.
 
     Args:
         sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias.
         img_size: side or (h, w), in pixels, whose grid the PE table covers. Other sizes are taken
-            as well: images are padded to whole patches (zeros, bottom and right) and PE is
-            resized to their grid.
-        patch_size, in_channels: of the patch embedding.
-        joining, class_token, position: see `lape_mm.position`.
-        windows: window size of each layer in tokens, None for global attention.
-        layer_scale: see `Block`.
-        last_norm: whether a LayerNorm follows the last layer; None where the joining needs it.
-        drop_path_rate: rises linearly from 0 in the first block to this in the last.
-        interpolation: how PE is resized, 'bicubic' or 'bilinear'.
-        norm_eps: of every LayerNorm.
-        with_cp: gradient checkpointing, block by block.
-        frozen: the ViT takes no gradient and stays in evaluation mode.
-        init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
-            `lape_mm.checkpoints.load_backbone`.
+            as well: the stem pads them, and PE is resized to their grid.
+        stem: (B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride)).
+        stride: of the stem, in pixels.
+        position: a kind of table, or 'relative', see `lape_mm.position.relative`.
+        distilled: adds a distillation token after the class token.
+        block: class of the layers, which takes what `Block` takes.
+        layers: further arguments of each layer, L entries.
+        kwargs: see `Encoder`.
     """
 
-    def __init__(self, *, sizes: Mapping, img_size: int | Sequence[int], patch_size: int,
-                 in_channels: int, joining: str | Mapping, class_token: bool | None, position: str,
-                 windows: Sequence[int | None] | None = None, layer_scale: bool = False,
-                 last_norm: bool | None = True, drop_path_rate: float = 0.,
-                 interpolation: str = 'bicubic', norm_eps: float = 1e-6, with_cp: bool = False,
-                 frozen: bool = False, init_cfg: dict | None = None):
-        super().__init__(init_cfg=init_cfg)
-        dim, depth = sizes['embed_dim'], sizes['depth']
-        if interpolation not in RESIZE_MODES:
-            raise ValueError(f'interpolation={interpolation!r}: expected one of {RESIZE_MODES}')
-        if not 0 <= drop_path_rate < 1:
-            raise ValueError(f'drop_path_rate={drop_path_rate}: expected 0 <= rate < 1')
-        self.joining, class_token = build_joining(joining, depth=depth, class_token=class_token)
-        if last_norm is None:
-            last_norm = self.joining.last is not None
-        if not last_norm:
-            self.joining = self.joining.without_last()
-        self.embed_dim, self.depth, self.patch_size = dim, depth, patch_size
-        self.interpolation, self.with_cp, self.frozen = interpolation, with_cp, frozen
-
-        self.patch_embed = PatchEmbed(
-            img_size=None, patch_size=patch_size, in_chans=in_channels, embed_dim=dim,
-            flatten=False, strict_img_size=False, dynamic_img_pad=True)
-        self.cls_token = None
-        if class_token:
-            self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
-            nn.init.trunc_normal_(self.cls_token, std=.02)
-        self.prefix = int(class_token)
-        self.grid = tuple(-(-side // patch_size) for side in to_2tuple(img_size))
-        count = self.joining.tables(depth)
-        self.table_names = (['pos_embed'] if count == 1 else
-                            [f'pos_embed{layer}' for layer in range(count)])
-        for name in self.table_names:
-            self.register_parameter(name, position_table(position, grid=self.grid, dim=dim,
-                                                         prefix=self.prefix))
-
-        pe_norms, last_pe_norm = self.joining.norms(depth=depth, dim=dim, eps=norm_eps)
+    def __init__(self, *, sizes: Mapping, img_size: int | Sequence[int], stem: nn.Module,
+                 stride: int, joining: str | Mapping, class_token: bool | None, position: str,
+                 distilled: bool = False, block: type[nn.Module] = Block,
+                 layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
+        dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
+        grid = tuple(-(-side // stride) for side in to_2tuple(img_size))
+        if relative:
+            relative_norm(joining, grid)  # refuses what it does not know
+        super().__init__(
+            grid=grid, dims=[dim] * depth, joining='default' if relative else joining,
+            class_token=class_token, position=None if relative else position,
+            more_tokens=int(distilled), norm_eps=norm_eps, **kwargs)
+        self.patch_embed, self.stride = stem, stride
+        self.cls_token = self.new_token() if self.has_class_token else None
+        self.dist_token = self.new_token() if distilled else None
+        self.register_buffer('relative_index', relative_index(grid) if relative else None,
+                             persistent=False)
+        options = [dict(extra) for extra in layers or [{}] * depth]
+        for extra in options if relative else ():
+            extra['attention'] = dict(
+                extra.get('attention', {}), pe_norm=relative_norm(joining, grid),
+                bias_table=relative_table(grid, sizes['num_heads']))
         self.blocks = nn.ModuleList(
-            Block(dim=dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
-                  qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps,
-                  drop_path=drop_path_rate * layer / max(depth - 1, 1),
-                  layer_scale=layer_scale, window_size=window, pe_norm=pe_norm)
-            for layer, (window, pe_norm) in enumerate(zip(windows or [None] * depth, pe_norms)))
-        self.norm = nn.LayerNorm(dim, eps=norm_eps) if last_norm else None
-        self.last_pe_norm = last_pe_norm
+            block(dim=dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
+                  qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps, drop_path=drop_path,
+                  pe_norm=pe_norm, **extra)
+            for extra, drop_path, pe_norm in zip(options, self.drop_path_rates, self._pe_norms))
         self.blocks.apply(init_linear)
-        if frozen:
-            for _, parameter in self.vit_parameters():
-                parameter.requires_grad = False
 
-    def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters of the ViT alone, without what a subclass adds to it."""
-        parts = {'patch_embed', 'cls_token', *self.table_names, 'blocks', 'norm', 'last_pe_norm'}
-        return ((name, parameter) for name, parameter in self.named_parameters()
-                if name.split('.')[0] in parts)
+    def new_token(self) -> nn.Parameter:
+        """(1, 1, C), normal (std 0.02, truncated)."""
+        return nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, 1, self.embed_dim), std=.02))
+
+    def prefix_tokens(self) -> list[Tensor]:
+        """What stands before the patches, (1, 1, C) each."""
+        return [token for token in (self.cls_token, self.dist_token) if token is not None]
+
+    def layers_in_order(self) -> Sequence[nn.Module]:
+        return self.blocks
+
+    def tables(self, grid: tuple[int, int]) -> list[Tensor]:
+        unused = self.prefix - len(self.prefix_tokens())
+        return [table[:, unused:] for table in super().tables(grid)]
 
     def delivery(self, grid: tuple[int, int]) -> Delivery:
-        """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
-
-        It is made anew in every forward, so that no change of a weight can leave it stale.
-        """
-        tables = [resize_table(getattr(self, name), old=self.grid, new=grid, prefix=self.prefix,
-                               mode=self.interpolation) for name in self.table_names]
-        if self.cls_token is None:
-            tables = [table[:, self.prefix:] for table in tables]
-        return self.joining.plan(tables, [block.pe_norm for block in self.blocks],
-                                 self.last_pe_norm)
+        if self.relative_index is None:
+            return super().delivery(grid)
+        if tuple(grid) != self.grid:
+            raise ValueError(f"position='relative' is made for {self.grid[0]} x {self.grid[1]} "
+                             f'tokens, got {grid[0]} x {grid[1]}: set img_size')
+        attention = [block.attn for block in self.blocks]
+        return relative_plan([layer.relative_position_bias_table for layer in attention],
+                             [layer.pe_norm for layer in attention], self.relative_index,
+                             self.prefix)
 
     def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], Delivery]:
         """(B, in_channels, H, W) to what enters the first layer.
@@ -149,8 +109,9 @@ class VisionTransformer(BaseModule):
         """
         patches = self.patch_embed(img)
         tokens = patches.flatten(2).transpose(1, 2)
-        if self.cls_token is not None:
-            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+        if prefix := self.prefix_tokens():
+            tokens = torch.cat([*(token.expand(len(tokens), -1, -1) for token in prefix), tokens],
+                               dim=1)
         grid = tuple(patches.shape[-2:])
         plan = self.delivery(grid)
         return tokens if plan.stream[0] is None else tokens + plan.stream[0], grid, plan
@@ -159,67 +120,28 @@ class VisionTransformer(BaseModule):
         """(B, T, C) through one layer and what the plan delivers to it."""
         if layer and plan.stream[layer] is not None:
             x = x + plan.stream[layer]
-        return self.blocks[layer](x, plan.attention[layer], grid)
+        bias = None if plan.bias is None else plan.bias[layer]
+        return self.blocks[layer](x, plan.attention[layer], grid, bias)
 
-    def run_segment(self, segment: Callable, *args):
-        """``segment(*args)``; under ``with_cp`` its activations are not kept but made twice."""
-        if self.with_cp and torch.is_grad_enabled():
-            return checkpoint(segment, *args, use_reentrant=False)
-        return segment(*args)
+    def pool(self, x: Tensor) -> Tensor:
+        """(B, T, C) to (B, C): the class token, or the mean of the patches."""
+        return x[:, self.prefix:].mean(dim=1) if self.cls_token is None else x[:, 0]
 
-    def run_last_norm(self, x: Tensor, plan: Delivery) -> Tensor:
-        """(B, T, C) through the last LayerNorm and the plan's final term, where there are any."""
-        if self.norm is not None:
-            x = self.norm(x)
-        return x if plan.final is None else x + plan.final
-
-    def no_weight_decay(self) -> set[str]:
-        """Parameters that take no weight decay beside biases and norms, as in DeiT."""
-        return {'pos_embed', 'cls_token'}
+    def forward(self, img: Tensor) -> tuple[Tensor]:
+        """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
+        x, grid, plan = self.embed(img)
+        for layer in range(self.depth):
+            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        return (self.pool(self.run_last_norm(x, plan)),)
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The depth of a parameter, for learning rates that decay from layer to layer.
-
-        Args:
-            param_name: name of a parameter, starting with ``prefix``.
-            prefix: what stands before the backbone's own names, such as 'backbone.'.
-
-        Returns:
-            depth and number of depths, L + 2: 0 for the embeddings, l + 1 for block l with its PE
-            norm, and L + 1, which does not decay, for all else. mmpretrain's signature.
-        """
         name = param_name.removeprefix(prefix)
         first, _, rest = name.partition('.')
-        if first in ('patch_embed', 'cls_token', *self.table_names):
+        if first in ('patch_embed', 'cls_token', 'dist_token', *self.table_names):
             return 0, self.depth + 2
         if first == 'blocks':
             return int(rest.split('.')[0]) + 1, self.depth + 2
         return self.depth + 1, self.depth + 2
-
-    def train(self, mode: bool = True) -> VisionTransformer:
-        super().train(mode)
-        if self.frozen:
-            self.patch_embed.eval()
-            self.blocks.eval()
-        return self
-
-    def init_weights(self) -> None:
-        """Loads what ``init_cfg`` names; all else was initialised on construction."""
-        if self.init_cfg:
-            # imported here: loading is the room above, which knows the backbones
-            from lape_mm.checkpoints import load_backbone
-            options = dict(self.init_cfg)
-            if (kind := options.pop('type', 'Pretrained')) != 'Pretrained':
-                raise ValueError(f"init_cfg.type={kind!r}: expected 'Pretrained'")
-            load_backbone(self, options.pop('checkpoint'), **options)
-
-
-def init_linear(module: nn.Module) -> None:
-    """DeiT's initialisation of a Linear: normal (std 0.02, truncated), bias zero."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 @MODELS.register_module()
@@ -237,12 +159,15 @@ class DeiT(VisionTransformer):
         patch_size, in_channels: of the patch embedding.
         joining: 'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg', or a dict of the settings
             of `lape_mm.position.Joining`.
-        position: 'learnable', 'sincos_1d' or 'sincos_2d'.
+        position: 'learnable', 'sincos_1d' or 'sincos_2d'; or 'relative', a bias of the attention's
+            logits, with joining 'default' (plain) or 'lape' (through a LayerNorm), for images of
+            ``img_size`` alone.
         class_token: None for what the papers use with the joining.
+        distilled: adds DeiT's distillation token. Neither paper has PVG or MPVG with one; our
+            choice: the token stays, beside the mean of the patches.
         out_indices: None for the pooled vector; otherwise the layers, the last one among them,
             whose maps are returned.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see
-            `VisionTransformer`.
+        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
     Raises:
         ValueError: for any argument that the model cannot be built with, naming what is allowed.
@@ -251,14 +176,19 @@ class DeiT(VisionTransformer):
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
                  patch_size: int = 16, in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str = 'learnable', class_token: bool | None = None,
-                 out_indices: Sequence[int] | None = None, drop_path_rate: float = 0.,
-                 interpolation: str = 'bicubic', norm_eps: float = 1e-6, with_cp: bool = False,
-                 frozen: bool = False, init_cfg: dict | None = None):
+                 distilled: bool = False, out_indices: Sequence[int] | None = None,
+                 drop_path_rate: float = 0., interpolation: str = 'bicubic',
+                 norm_eps: float = 1e-6, with_cp: bool = False, frozen: bool = False,
+                 init_cfg: dict | None = None):
+        sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
-            sizes=resolve_arch(arch, ARCHS, DETAILS), img_size=img_size, patch_size=patch_size,
-            in_channels=in_channels, joining=joining, class_token=class_token, position=position,
+            sizes=sizes, img_size=img_size, stride=patch_size,
+            stem=patch_embed(patch_size=patch_size, in_channels=in_channels,
+                             embed_dim=sizes['embed_dim']),
+            joining=joining, class_token=class_token, position=position, distilled=distilled,
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
+        self.freeze()
         self.out_indices = None
         if out_indices is not None:
             layers = [index + self.depth if index < 0 else index for index in out_indices]
@@ -269,6 +199,9 @@ class DeiT(VisionTransformer):
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
+
+        Distilled, to a tuple of one pair: the pooled vector and the distillation token, (B, C)
+        each, as mmpretrain's DeiTClsHead takes them.
 
         With ``out_indices``: to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them;
         the last layer's is taken after the last LayerNorm and PE's final term.
@@ -281,6 +214,7 @@ class DeiT(VisionTransformer):
                 maps.append(x)
         x = self.run_last_norm(x, plan)
         if self.out_indices is None:
-            return (x.mean(dim=1) if self.cls_token is None else x[:, 0],)
+            pooled = self.pool(x)
+            return (pooled if self.dist_token is None else (pooled, x[:, self.prefix - 1]),)
         return tuple(tokens[:, self.prefix:].transpose(1, 2).unflatten(2, grid).contiguous()
                      for tokens in (*maps, x))

@@ -1,17 +1,19 @@
 """ViT-Adapter (ICLR 2023) with any joining: a plain ViT made fit for dense prediction."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lape_mm.position import KINDS, RELATIVE
 from lape_mm.registry import MODELS
 
 from .adapter_layers import BatchNorm, Interaction, SpatialPriorModule, init_adapter
 from .deformable import reference_points
-from .vit import ARCHS, DETAILS, VisionTransformer, resolve_arch
+from .encoder import resolve_arch
+from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
 
 PATCH = 16
 VARIANTS = ('detection', 'segmentation')
@@ -52,7 +54,7 @@ class ViTAdapter(VisionTransformer):
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
         layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, ones at first.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
-        interpolation, norm_eps, with_cp, init_cfg: see `VisionTransformer`; ``with_cp`` goes
+        interpolation, norm_eps, with_cp, init_cfg: see `Encoder`; ``with_cp`` goes
             interaction by interaction.
         frozen: the ViT takes no gradient; the adapter does.
 
@@ -82,12 +84,18 @@ class ViTAdapter(VisionTransformer):
                        for layer in range(depth)]
         elif len(windows) != depth:
             raise ValueError(f'windows={tuple(windows)}: expected {depth} entries, one a layer')
+        if position == RELATIVE:
+            raise ValueError(f'position={position!r}: expected one of {KINDS}')
         super().__init__(
-            sizes=sizes, img_size=img_size, patch_size=PATCH, in_channels=3, joining=joining,
-            class_token=class_token, position=position, windows=windows, layer_scale=layer_scale,
+            sizes=sizes, img_size=img_size, stride=PATCH,
+            stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), joining=joining,
+            class_token=class_token, position=position,
+            layers=[dict(layer_scale=layer_scale, attention=dict(window_size=window))
+                    for window in windows],
             last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,
             norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.cls_token = None
+        self.freeze()
         self.variant, self.spans = variant, spans
 
         self.level_embed = nn.Parameter(torch.randn(3, dim))
@@ -141,6 +149,11 @@ class ViTAdapter(VisionTransformer):
         # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
         return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()
                      for norm, level, stride in zip(norms, levels, (4, 8, 16, 32)))
+
+    def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        adapter = ('level_embed', 'spm', 'interactions', 'up', 'norm1', 'norm2', 'norm3', 'norm4')
+        return ((name, parameter) for name, parameter in self.named_parameters()
+                if name.split('.')[0] not in adapter)
 
     def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | {'level_embed'}

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,28 +11,74 @@ from torch import Tensor
 from .files import CheckpointError
 
 WRAPPERS = ('state_dict', 'model', 'state_dict_ema', 'model_ema', 'module')
-PATCHES = 'patch_embed.proj.weight'
-# mmpretrain's and mmseg's own ViT -> DeiT
-MM_VIT = (
-    (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
-    (r'^layers\.(\d+)\.attn\.attn\.in_proj_', r'blocks.\1.attn.qkv.'),
-    (r'^layers\.(\d+)\.attn\.attn\.out_proj\.', r'blocks.\1.attn.proj.'),
-    (r'^layers\.(\d+)\.ffn\.layers\.0\.0\.', r'blocks.\1.mlp.fc1.'),
-    (r'^layers\.(\d+)\.ffn\.layers\.1\.', r'blocks.\1.mlp.fc2.'),
-    (r'^layers\.(\d+)\.ln(\d)\.', r'blocks.\1.norm\2.'),
-    (r'^layers\.', 'blocks.'),
-    (r'^ln1\.', 'norm.'),
-)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How somebody names the weights of a transformer.
+
+    Attributes:
+        mark: a key that tells the layout, without what stands before the transformer's names.
+        rules: pairs (ours, theirs) of what a key starts with, ``{}`` for a number; the first that
+            fits renames a key, either way.
+        constants: pattern of entries that follow from the sizes and hold no weights.
+    """
+
+    mark: str
+    rules: tuple[tuple[str, str], ...] = ()
+    constants: str = r'(.*\.)?(relative_position_index|attn_mask)'
+
+    def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Their state dict with our names, without its constants."""
+        state = {key: value for key, value in state.items()
+                 if not re.fullmatch(self.constants, key)}
+        return translate(state, [(theirs, ours) for ours, theirs in self.rules])
+
+    def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our state dict with their names."""
+        return translate(state, self.rules)
+
+
+# the first whose mark is found in a file is the file's; a transformer's own names come first
+LAYOUTS = {
+    'mmpretrain': Layout('patch_embed.projection.weight', (
+        ('patch_embed.proj.', 'patch_embed.projection.'),
+        ('blocks.{}.attn.qkv.', 'layers.{}.attn.qkv.'),
+        ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'),
+        ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
+        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'),
+        ('blocks.{}.norm1.', 'layers.{}.ln1.'),
+        ('blocks.{}.norm2.', 'layers.{}.ln2.'),
+        ('norm.', 'ln1.'),
+        # read only: mmseg's ViT, which wraps torch's attention
+        ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
+        ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
+    'compact': Layout('tokenizer.conv_layers.0.0.weight', (
+        ('patch_embed.', 'tokenizer.'),
+        ('cls_token', 'classifier.class_emb'),
+        ('pos_embed', 'classifier.positional_emb'),
+        ('attention_pool.', 'classifier.attention_pool.'),
+        ('blocks.', 'classifier.blocks.'),
+        ('norm.', 'classifier.norm.'))),
+    't2t': Layout('tokens_to_token.project.weight', (('patch_embed.', 'tokens_to_token.'),)),
+    'ceit': Layout('i2t.proj.weight', (('patch_embed.', 'i2t.'),)),
+    'swin': Layout('absolute_pos_embed', (('pos_embed', 'absolute_pos_embed'),)),
+    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; and all of our own
+    'deit': Layout('patch_embed.proj.weight'),
+    'own T2T': Layout('patch_embed.project.weight'),
+    'own compact': Layout('patch_embed.conv_layers.0.0.weight'),
+}
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
 MASK_DECODER = (
-    (r'^proj_dec\.', 'dec_proj.'),
-    (r'^proj_patch$', 'patch_proj.weight'),
-    (r'^proj_classes$', 'classes_proj.weight'),
-    (r'^blocks\.(\d+)\.attn\.qkv\.', r'layers.\1.attn.attn.in_proj_'),
-    (r'^blocks\.(\d+)\.attn\.proj\.', r'layers.\1.attn.attn.out_proj.'),
-    (r'^blocks\.(\d+)\.mlp\.fc1\.', r'layers.\1.ffn.layers.0.0.'),
-    (r'^blocks\.(\d+)\.mlp\.fc2\.', r'layers.\1.ffn.layers.1.'),
-    (r'^blocks\.(\d+)\.norm(\d)\.', r'layers.\1.ln\2.'),
+    ('dec_proj.', 'proj_dec.'),
+    ('patch_proj.weight', 'proj_patch'),
+    ('classes_proj.weight', 'proj_classes'),
+    ('layers.{}.attn.attn.in_proj_', 'blocks.{}.attn.qkv.'),
+    ('layers.{}.attn.attn.out_proj.', 'blocks.{}.attn.proj.'),
+    ('layers.{}.ffn.layers.0.0.', 'blocks.{}.mlp.fc1.'),
+    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'),
+    ('layers.{}.ln1.', 'blocks.{}.norm1.'),
+    ('layers.{}.ln2.', 'blocks.{}.norm2.'),
 )
 
 
@@ -52,22 +99,48 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     return state
 
 
-def rename(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
-    """Every key through all rules (pattern, replacement), in order."""
-    renamed = {}
+def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
+    """Every key by the first of the rules (start, its replacement) that fits; see `Layout`."""
+    patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+)')),
+                 replacement.replace('{}', r'\1')) for start, replacement in rules]
+    translated = {}
     for key, value in state.items():
-        for pattern, replacement in rules:
-            key = re.sub(pattern, replacement, key)
-        renamed[key] = value
-    return renamed
+        for pattern, replacement in patterns:
+            if found := pattern.match(key):
+                key = found.expand(replacement) + key[found.end():]
+                break
+        translated[key] = value
+    return translated
+
+
+def find_transformer(state: Mapping[str, Tensor], prefix: str | None = None) \
+        -> tuple[Layout, str]:
+    """The layout of the one transformer in a state dict, and what stands before its names.
+
+    Raises:
+        CheckpointError: where there is none, or more than one and no prefix.
+    """
+    for layout in LAYOUTS.values():
+        found = sorted(key.removesuffix(layout.mark) for key in state
+                       if key == layout.mark or key.endswith('.' + layout.mark))
+        if prefix is not None:
+            found = [prefix] if prefix in found else []
+        if len(found) > 1:
+            raise CheckpointError(f'{len(found)} ViTs in it, named {found}: choose one by prefix')
+        if found:
+            return layout, found[0]
+    marks = [layout.mark for layout in LAYOUTS.values()]
+    raise CheckpointError(f'no ViT in it{f" at prefix={prefix!r}" if prefix else ""} (none of '
+                          f'{marks} is there); its first keys are {list(state)[:4]}')
 
 
 def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The ViT in a checkpoint, with this package's names.
+    """The transformer in a checkpoint, with this package's names.
 
-    Understands the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, of mmpretrain's and
-    mmseg's ViTs, and of this package's own classifiers, detectors and segmenters.
+    Understands the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
+    Compact-Transformers, of mmpretrain's and mmseg's ViTs, and of this package's own
+    classifiers, detectors and segmenters.
 
     Args:
         checkpoint: what `read_checkpoint` gives.
@@ -80,24 +153,10 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         CheckpointError: where there is no ViT, or more than one and no prefix.
     """
     state = unwrap(checkpoint)
-    marks = (PATCHES, 'patch_embed.projection.weight')
-    if prefix is None:
-        found = sorted(key.removesuffix(mark) for key in state for mark in marks
-                       if key == mark or key.endswith('.' + mark))
-        if len(found) != 1:
-            what = f'no ViT in it ({PATCHES!r} is missing); its first keys are ' \
-                f'{list(state)[:4]}' if not found else f'{len(found)} ViTs in it, named ' \
-                f'{found}: choose one by prefix'
-            raise CheckpointError(what)
-        prefix = found[0]
-    inside = {key.removeprefix(prefix): value for key, value in state.items()
-              if key.startswith(prefix)}
-    if not inside:
-        raise CheckpointError(f'no key starts with prefix={prefix!r}; its first keys are '
-                              f'{list(state)[:4]}')
+    layout, prefix = find_transformer(state, prefix)
     outside = {key: value for key, value in state.items() if not key.startswith(prefix)}
-    if marks[1] in inside:
-        inside = rename(inside, MM_VIT)
+    inside = layout.ours({key.removeprefix(prefix): value for key, value in state.items()
+                          if key.startswith(prefix)})
     for key, value in inside.items():
         # the official 1-D sinusoid stands without a batch dimension
         if re.fullmatch(r'pos_embed\d*', key) and value.ndim == 2:
@@ -127,6 +186,6 @@ def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
     else:
         decoder = {key: value.T if key in ('proj_patch', 'proj_classes') else value
                    for key, value in decoder.items()}
-        decoder = rename(decoder, MASK_DECODER)
+        decoder = translate(decoder, [(theirs, ours) for ours, theirs in MASK_DECODER])
     return {**{f'backbone.{key}': value for key, value in backbone.items()},
             **{f'decode_head.{key}': torch.as_tensor(value) for key, value in decoder.items()}}

@@ -94,11 +94,11 @@ def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, in
         source, elements, fresh = state.get(name), target.numel(), 0
         if TABLE.fullmatch(name):
             slot = target.shape[2]
-            if model.cls_token is None:  # no token uses the slots: they are no weights of a ViT
+            if unused := not model.prefix_tokens():  # the slots are no weights of a ViT then
                 elements -= model.prefix * slot
             if source is not None and source.ndim == 3 and source.shape[2] == slot:
                 source, slots = _fit_table(model, name, source, state, source_grid, report)
-                fresh = 0 if model.cls_token is None else max(0, model.prefix - slots) * slot
+                fresh = 0 if unused else max(0, model.prefix - slots) * slot
         if source is None:
             (report.missing if name in classifier else report.new)[name] = ''
         elif source.shape != target.shape:

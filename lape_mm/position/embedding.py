@@ -27,10 +27,11 @@ def sincos(positions: Tensor, dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int) -> nn.Parameter:
+def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int,
+                   std: float = .02) -> nn.Parameter:
     """A new table of the given kind, as the official LaPE code defines it.
 
-    ``learnable`` is drawn from a normal distribution (std 0.02, truncated). ``sincos_1d`` counts
+    ``learnable`` is drawn from a normal distribution, truncated at two units. ``sincos_1d`` counts
     the prefix slots as the first positions. ``sincos_2d`` encodes x in the first half of the
     channels and y in the second, with zeros in the prefix slots. The sinusoids are frozen, but
     parameters all the same, so that checkpoints hold them.
@@ -40,6 +41,7 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int) -
         grid: (h, w) in tokens.
         dim: channels C.
         prefix: number of prefix slots P.
+        std: standard deviation of ``learnable``; DeiT's by default.
 
     Returns:
         (1, P + h * w, C).
@@ -52,7 +54,7 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int) -
     height, width = grid
     if kind == 'learnable':
         table = nn.Parameter(torch.zeros(1, prefix + height * width, dim))
-        nn.init.trunc_normal_(table, std=.02)
+        nn.init.trunc_normal_(table, std=std)
         return table
     parts = 2 if kind == 'sincos_1d' else 4
     if dim % parts:

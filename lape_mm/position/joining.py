@@ -15,10 +15,12 @@ Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from torch import Tensor, nn
+
+from .norm import NORMS, position_norm
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,17 @@ class Delivery:
         stream: L entries; entry l is added to the residual stream before layer l.
         attention: L entries; entry l is added to the attention's pre-norm output of layer l.
         final: added after the last LayerNorm.
+        bias: L entries (1, heads, T, T), entry l is added to the scaled logits of layer l; None
+            where no layer has one (all but `relative`).
     """
 
     stream: tuple[Tensor | None, ...]
     attention: tuple[Tensor | None, ...]
     final: Tensor | None = None
+    bias: tuple[Tensor, ...] | None = None
+
+
+Between = Mapping[int, Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -46,19 +54,25 @@ class Joining:
         hierarchical: layer l normalises what layer l - 1 received; otherwise always pos itself.
         last: what the last LayerNorm's output receives through one more norm: None for nothing,
             0 for pos itself, k >= 1 for what layer k receives.
+        norm: what stands in the layers' and the last one's place of LN', a name of `NORMS` (LaPE,
+            table 8).
 
-    Tables 5 and 6 and figure 5 of the MPVG paper are values of these four settings:
+    Tables 5 and 6 and figure 5 of the MPVG paper are values of the first four settings:
 
         table 5, pos_k      (True, 1, True, k)
         table 6, layer 0    (True, 0, True, 0)       figure 5a   (True, None, True, None), no
         table 6, LN'(pos)   (True, 1, False, 0)                  class token
         table 6, no x + PE  (False, 1, True, 0)      figure 5b   (True, None, True, 0)
+
+    "LaPE (sharing PE)" of LaPE's table 7 is (False, 0, False, None), and a row of its table 8
+    (False, 0, True, None, norm).
     """
 
     add_to_input: bool = True
     first_layer: int | None = None
     hierarchical: bool = True
     last: int | None = None
+    norm: str = 'layer_norm'
 
     def __post_init__(self):
         for name in ('add_to_input', 'hierarchical'):
@@ -71,6 +85,9 @@ class Joining:
                                       or not isinstance(self.last, int) or self.last < 0):
             raise ValueError(f'joining.last={self.last!r}: expected None, 0 (the position '
                              'embedding itself) or the number of a layer')
+        if self.norm not in NORMS:
+            raise ValueError(f'joining.norm={self.norm!r}: expected one of '
+                             f'{", ".join(map(repr, NORMS))}')
         if not self.add_to_input and self.first_layer is None and self.last is None:
             raise ValueError(f'{self}: delivers the position embedding nowhere')
 
@@ -98,34 +115,48 @@ class Joining:
         """How many PE tables an encoder of that many layers holds."""
         return 1
 
-    def norms(self, *, depth: int, dim: int, eps: float) \
-            -> tuple[list[nn.LayerNorm | None], nn.LayerNorm | None]:
-        """The norms to register: one a layer (None where it receives no PE), and the last one."""
-        layers = [nn.LayerNorm(dim, eps=eps) if layer in self._layers(depth) else None
-                  for layer in range(depth)]
-        return layers, None if self.last is None else nn.LayerNorm(dim, eps=eps)
+    def norms(self, *, dims: Sequence[int], eps: float) \
+            -> tuple[list[nn.Module | None], nn.Module | None]:
+        """The norms to register: one a layer (None where it receives no PE), and the last one.
+
+        Args:
+            dims: channels of each layer, L entries.
+            eps: of every norm.
+        """
+        layers = [position_norm(self.norm, dim=dim, eps=eps)
+                  if layer in self._layers(len(dims)) else None for layer, dim in enumerate(dims)]
+        last = None if self.last is None else position_norm(self.norm, dim=dims[-1], eps=eps)
+        return layers, last
 
     def plan(self, tables: Sequence[Tensor], norms: Sequence[nn.Module | None],
-             last_norm: nn.Module | None = None) -> Delivery:
+             last_norm: nn.Module | None = None, between: Between | None = None) -> Delivery:
         """Turns PE into the plan of one forward.
 
         Args:
             tables: PE over the tokens of this forward, (1, T, C) each, as many as `tables` says.
             norms: a layer's own norm or None, L entries, as `norms` made them.
             last_norm: the norm of the last term, as `norms` made it.
+            between: layer -> what carries PE of the layer before to its grid and channels, where
+                those change; pos itself, and what ``last`` names, go through the same functions.
         """
-        pos, = tables
-        attention, carried = [], pos
-        for norm in norms:
-            received = None if norm is None else norm(carried)
+        raw, = tables
+        stream = (raw if self.add_to_input else None,) + (None,) * (len(norms) - 1)
+        # what layer 0 normalises, what goes to the last norm; None where nothing needs it later on
+        chain = None if self.first_layer is None else raw
+        source = raw if self.last == 0 else None
+        attention = []
+        for layer, norm in enumerate(norms):
+            if between and layer in between:
+                chain, source = (carried if carried is None else between[layer](carried)
+                                 for carried in (chain, source))
+            received = None if norm is None else norm(chain)
             if self.hierarchical and received is not None:
-                carried = received
+                chain = received
+            if self.last and layer == self.last:
+                source = received
             attention.append(received)
-        final = None
-        if self.last is not None:
-            final = last_norm(attention[self.last] if self.last else pos)
-        stream = (pos if self.add_to_input else None,) + (None,) * (len(norms) - 1)
-        return Delivery(stream, tuple(attention), final)
+        return Delivery(stream, tuple(attention),
+                        None if self.last is None else last_norm(source))
 
     def _layers(self, depth: int) -> range:
         return range(depth if self.first_layer is None else self.first_layer, depth)
@@ -153,14 +184,21 @@ class EveryLayer:
     def tables(self, depth: int) -> int:
         return depth if self.own_tables else 1
 
-    def norms(self, *, depth: int, dim: int, eps: float) -> tuple[list[None], None]:
-        return [None] * depth, None
+    def norms(self, *, dims: Sequence[int], eps: float) -> tuple[list[None], None]:
+        return [None] * len(dims), None
 
-    def plan(self, tables: Sequence[Tensor], norms: Sequence[None], last_norm: None = None) \
-            -> Delivery:
+    def plan(self, tables: Sequence[Tensor], norms: Sequence[None], last_norm: None = None,
+             between: Between | None = None) -> Delivery:
         depth = len(norms)
-        return Delivery(tuple(tables) if self.own_tables else tuple(tables) * depth,
-                        (None,) * depth)
+        if self.own_tables:
+            return Delivery(tuple(tables), (None,) * depth)
+        pos, = tables
+        stream = []
+        for layer in range(depth):
+            if between and layer in between:
+                pos = between[layer](pos)
+            stream.append(pos)
+        return Delivery(tuple(stream), (None,) * depth)
 
 
 PRESETS = {
@@ -178,7 +216,7 @@ def build_joining(spec: str | Mapping | Joining | EveryLayer, *, depth: int,
     """The joining that a user names, checked against the encoder.
 
     Args:
-        spec: a name of `PRESETS`, a dict of `Joining`'s four settings, or a joining.
+        spec: a name of `PRESETS`, a dict of `Joining`'s settings, or a joining.
         depth: number of layers L.
         class_token: whether the encoder has one; None for what the papers use.
 

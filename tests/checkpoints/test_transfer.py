@@ -161,7 +161,7 @@ def fail(model, path, *words, **options):
 def test_another_model_is_refused(tmp_path):
     model = DeiT(arch=ARCH, img_size=64)
     wide = DeiT(arch=dict(ARCH, embed_dim=48), img_size=64)
-    fail(model, save(wide, tmp_path / 'wide.pth'), 'min_share=0.95', 'blocks.0.', '48', '24')
+    fail(model, save(wide, tmp_path / 'wide.pth'), 'min_share=0.95', 'pos_embed', '48', '24')
     shallow = DeiT(arch=dict(ARCH, depth=3), img_size=64)
     fail(model, save(shallow, tmp_path / 'shallow.pth'), 'blocks.3.')
     torch.save({'state_dict': {'conv1.weight': torch.ones(3)}}, tmp_path / 'resnet.pth')

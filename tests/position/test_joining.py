@@ -9,7 +9,7 @@ DEPTH, DIM, TOKENS = 4, 8, 6
 
 
 def norms_of(joining):
-    layers, last = joining.norms(depth=DEPTH, dim=DIM, eps=1e-6)
+    layers, last = joining.norms(dims=[DIM] * DEPTH, eps=1e-6)
     for norm in [*layers, last]:
         if norm is not None:
             torch.nn.init.normal_(norm.weight)
@@ -63,7 +63,7 @@ def test_unshare_delivers_a_table_a_layer():
     tables = list(torch.randn(DEPTH, 1, TOKENS, DIM))
     joining = PRESETS['unshare']
     assert joining.tables(DEPTH) == DEPTH
-    plan = joining.plan(tables, *joining.norms(depth=DEPTH, dim=DIM, eps=1e-6))
+    plan = joining.plan(tables, *joining.norms(dims=[DIM] * DEPTH, eps=1e-6))
     assert all(given is table for given, table in zip(plan.stream, tables))
     assert plan.attention == (None,) * DEPTH and plan.final is None
 

@@ -1,0 +1,183 @@
+"""What all transformers of this package share: position embedding, a joining, and its plan."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lape_mm.position import Delivery, build_joining, position_table, resize_table
+from lape_mm.position.embedding import RESIZE_MODES
+
+
+def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
+                 needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
+    """A named or written-out architecture as a full dict.
+
+    Args:
+        arch: a name of ``known``, or a dict of the sizes.
+        known: name -> sizes.
+        details: sizes that a dict may leave out, with their defaults.
+        needed: sizes that a dict must have.
+
+    Raises:
+        ValueError: names the unknown name or key, the missing key, or heads that do not divide C.
+    """
+    if not isinstance(arch, Mapping):
+        if arch not in known:
+            raise ValueError(f'arch={arch!r}: expected one of {sorted(known)} or a dict')
+        return {**details, **known[arch]}
+    unknown = sorted(set(arch) - set(needed) - set(details))
+    missing = [key for key in needed if key not in arch]
+    if unknown or missing:
+        what = f'does not know {unknown[0]!r}' if unknown else f'lacks {missing[0]!r}'
+        raise ValueError(f'arch {what}: a dict of {list(needed)} and, if need be, {list(details)}')
+    heads = arch['num_heads'] if isinstance(arch['num_heads'], Sequence) else [arch['num_heads']]
+    for stage, count in enumerate(heads):
+        if (dim := arch['embed_dim'] * 2 ** stage) % count:
+            raise ValueError(f'arch: embed_dim={dim} does not divide by num_heads={count}')
+    return {**details, **arch}
+
+
+class Encoder(BaseModule):
+    """Holds the PE tables and turns them into the plan that its layers carry out.
+
+    A subclass makes the layers, each of which registers its norm of PE as ``pe_norm``, and lists
+    them as `layers_in_order`.
+
+    Args:
+        grid: (h, w) in tokens that the PE tables cover.
+        dims: channels of each layer, L entries.
+        joining, class_token: see `lape_mm.position.build_joining`.
+        position: a kind of PE table, see `lape_mm.position.position_table`; None for no table.
+        more_tokens: prefix tokens beside the class token.
+        position_std: standard deviation of a learnable PE at first.
+        interpolation: how PE is resized, 'bicubic' or 'bilinear'.
+        norm_eps: of every LayerNorm.
+        last_norm: whether a LayerNorm follows the last layer; None where the joining needs it.
+        drop_path_rate: rises linearly from 0 in the first layer to this in the last.
+        with_cp: gradient checkpointing.
+        frozen: the transformer takes no gradient and stays in evaluation mode.
+        init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
+            `lape_mm.checkpoints.load_backbone`.
+    """
+
+    def __init__(self, *, grid: Sequence[int], dims: Sequence[int], joining: str | Mapping,
+                 class_token: bool | None = False, position: str | None = 'learnable',
+                 more_tokens: int = 0, position_std: float = .02, interpolation: str = 'bicubic',
+                 norm_eps: float = 1e-6, last_norm: bool | None = True,
+                 drop_path_rate: float = 0., with_cp: bool = False, frozen: bool = False,
+                 init_cfg: dict | None = None):
+        super().__init__(init_cfg=init_cfg)
+        if interpolation not in RESIZE_MODES:
+            raise ValueError(f'interpolation={interpolation!r}: expected one of {RESIZE_MODES}')
+        if not 0 <= drop_path_rate < 1:
+            raise ValueError(f'drop_path_rate={drop_path_rate}: expected 0 <= rate < 1')
+        self.depth, self.embed_dim, self.grid = len(dims), dims[0], tuple(grid)
+        self.joining, self.has_class_token = build_joining(joining, depth=self.depth,
+                                                           class_token=class_token)
+        if last_norm is None:
+            last_norm = self.joining.last is not None
+        if not last_norm:
+            self.joining = self.joining.without_last()
+        self.interpolation, self.with_cp, self.frozen = interpolation, with_cp, frozen
+        self.drop_path_rates = [drop_path_rate * layer / max(self.depth - 1, 1)
+                                for layer in range(self.depth)]
+        self.prefix = int(self.has_class_token) + more_tokens  # slots of the tables
+
+        count = self.joining.tables(self.depth) if position else 0
+        self.table_names = (['pos_embed'] if count == 1 else
+                            [f'pos_embed{layer}' for layer in range(count)])
+        for name in self.table_names:
+            self.register_parameter(name, position_table(
+                position, grid=self.grid, dim=self.embed_dim, prefix=self.prefix,
+                std=position_std))
+        # for the layers to register, see above
+        self._pe_norms, self.last_pe_norm = self.joining.norms(dims=dims, eps=norm_eps)
+        self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if last_norm else None
+
+    def layers_in_order(self) -> Sequence[nn.Module]:
+        """The L layers, each with its ``pe_norm``."""
+        raise NotImplementedError
+
+    def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and parameters of the transformer alone, as a classification model has it."""
+        return self.named_parameters()
+
+    def tables(self, grid: tuple[int, int]) -> list[Tensor]:
+        """The PE tables over a grid of (h, w) tokens, (1, P + h * w, C) each."""
+        return [resize_table(getattr(self, name), old=self.grid, new=grid, prefix=self.prefix,
+                             mode=self.interpolation) for name in self.table_names]
+
+    def delivery(self, grid: tuple[int, int]) -> Delivery:
+        """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
+
+        It is made anew in every forward, so that no change of a weight can leave it stale.
+        """
+        return self.joining.plan(self.tables(grid),
+                                 [layer.pe_norm for layer in self.layers_in_order()],
+                                 self.last_pe_norm)
+
+    def run_segment(self, segment: Callable, *args):
+        """``segment(*args)``; under ``with_cp`` its activations are not kept but made twice."""
+        if self.with_cp and torch.is_grad_enabled():
+            return checkpoint(segment, *args, use_reentrant=False)
+        return segment(*args)
+
+    def run_last_norm(self, x: Tensor, plan: Delivery) -> Tensor:
+        """(B, T, C) through the last LayerNorm and the plan's final term, where there are any."""
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if plan.final is None else x + plan.final
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that take no weight decay beside biases and norms, as in DeiT."""
+        return {'pos_embed', 'cls_token'}
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """The depth of a parameter, for learning rates that decay from layer to layer.
+
+        Args:
+            param_name: name of a parameter, starting with ``prefix``.
+            prefix: what stands before the backbone's own names, such as 'backbone.'.
+
+        Returns:
+            depth and number of depths, L + 2: 0 for the embeddings, l + 1 for layer l with its PE
+            norm, and L + 1, which does not decay, for all else. mmpretrain's signature.
+        """
+        raise NotImplementedError
+
+    def freeze(self) -> None:
+        """Called last by a subclass: with ``frozen`` no parameter so far takes a gradient."""
+        if self.frozen:
+            self.frozen_children = {name for name, _ in self.named_children()}
+            for parameter in self.parameters():
+                parameter.requires_grad = False
+
+    def train(self, mode: bool = True) -> Encoder:
+        super().train(mode)
+        if self.frozen:
+            for name, child in self.named_children():
+                if name in self.frozen_children:
+                    child.eval()
+        return self
+
+    def init_weights(self) -> None:
+        """Loads what ``init_cfg`` names; all else was initialised on construction."""
+        if self.init_cfg:
+            # imported here: loading is the room above, which knows the backbones
+            from lape_mm.checkpoints import load_backbone
+            options = dict(self.init_cfg)
+            if (kind := options.pop('type', 'Pretrained')) != 'Pretrained':
+                raise ValueError(f"init_cfg.type={kind!r}: expected 'Pretrained'")
+            load_backbone(self, options.pop('checkpoint'), **options)
+
+
+def init_linear(module: nn.Module) -> None:
+    """DeiT's initialisation of a Linear: normal (std 0.02, truncated), bias zero."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

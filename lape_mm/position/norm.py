@@ -1,0 +1,56 @@
+"""What a layer does to the position embedding (PE) before it adds it: LayerNorm, or less of it."""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# LaPE, table 8: name -> per-token normalisation, scale, shift; w is PE as it reaches the layer
+NORMS = {
+    'identity': (False, None, False),        # w
+    'scalar': (False, 'scalar', False),      # g w, one g a layer
+    'channel': (False, 'channel', False),    # G * w, one G a channel
+    'affine': (False, 'channel', True),      # G * w + b
+    'norm': (True, None, False),             # Norm(w)
+    'norm_scalar': (True, 'scalar', False),  # g Norm(w)
+    'norm_channel': (True, 'channel', False),  # G * Norm(w)
+    'layer_norm': (True, 'channel', True),   # G * Norm(w) + b, which is LN'(w)
+}
+
+
+class PositionNorm(nn.Module):
+    """One row of LaPE's table 8; the last of them is torch's LayerNorm, see `position_norm`.
+
+    Args:
+        kind: a name of `NORMS`.
+        dim: channels C.
+        eps: of the normalisation.
+    """
+
+    def __init__(self, kind: str, *, dim: int, eps: float):
+        super().__init__()
+        self.normalise, scale, shift = NORMS[kind]
+        self.dim, self.eps = dim, eps
+        self.weight = nn.Parameter(torch.ones(1 if scale == 'scalar' else dim)) if scale else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if shift else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(1, T, C) to (1, T, C)."""
+        if self.normalise:
+            x = F.layer_norm(x, (self.dim,), eps=self.eps)
+        if self.weight is not None:
+            x = x * self.weight
+        return x if self.bias is None else x + self.bias
+
+
+def position_norm(kind: str, *, dim: int, eps: float) -> nn.Module:
+    """A layer's own norm of PE.
+
+    Raises:
+        ValueError: for an unknown kind.
+    """
+    if kind not in NORMS:
+        raise ValueError(f'joining.norm={kind!r}: expected one of {", ".join(map(repr, NORMS))}')
+    if kind == 'layer_norm':
+        return nn.LayerNorm(dim, eps=eps)
+    return PositionNorm(kind, dim=dim, eps=eps)
