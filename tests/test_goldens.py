@@ -24,7 +24,8 @@ CASES = sorted((path for folder in FOLDERS for path in folder.glob('*.pt')),
                key=lambda path: (path.parent.parent.name, path.name))
 POSITIONS = {'learnable': 'learnable', '1D_sin': 'sincos_1d', '2D_sin': 'sincos_2d',
              '2D_RPE': 'relative'}
-JOININGS = {'basic': 'default', 'LN': 'lape', 'LaPE': 'lape', 'share': 'share', 'unshare': 'unshare'}
+JOININGS = {'basic': 'default', 'LN': 'lape', 'LaPE': 'lape', 'share': 'share',
+            'unshare': 'unshare'}
 
 
 @contextmanager
@@ -59,9 +60,13 @@ def load_into(model, case, tmp_path, **wrapped):
     return report
 
 
+def linear(name, x, state):
+    return F.linear(x, state[f'{name}.weight'].to(x), state[f'{name}.bias'].to(x))
+
+
 def logits(model, case, state):
     pooled, = model(case['input'].to(next(model.parameters()).dtype))
-    return F.linear(pooled, state['head.weight'].to(pooled), state['head.bias'].to(pooled))
+    return linear('head', pooled, state)
 
 
 def sizes(config):
@@ -79,8 +84,7 @@ def run_lape(case, tmp_path, dtype):
     if model.dist_token is None:
         return logits(model, case, state)
     (pooled, dist), = model(case['input'].to(dtype))
-    return (F.linear(pooled, state['head.weight'], state['head.bias'])
-            + F.linear(dist, state['head_dist.weight'], state['head_dist.bias'])) / 2
+    return (linear('head', pooled, state) + linear('head_dist', dist, state)) / 2
 
 
 def run_mpvg_ref(case, tmp_path, dtype):
@@ -155,6 +159,7 @@ def run_segmenter(case, tmp_path, dtype):
             type='lape_mm.DeiT', img_size=encoder['image_size'],
             patch_size=encoder['patch_size'], joining=joining, out_indices=(depth - 1,),
             norm_eps=config.get('norm_eps', 1e-5), interpolation='bilinear',
+            distilled='encoder.dist_token' in case['state_dict'],
             arch=dict(embed_dim=encoder['d_model'], depth=depth, num_heads=encoder['n_heads'],
                       mlp_ratio=encoder['d_ff'] / encoder['d_model']))))
     state = segmenter_state(case)
@@ -176,7 +181,7 @@ def run_segmenter(case, tmp_path, dtype):
 
 FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_', run_lape),
             (r'(derived_)?vit_adapter_', run_vit_adapter),
-            (r'(derived_)?segmenter_(?!.*distilled)', run_segmenter))
+            (r'(derived_)?segmenter_', run_segmenter))
 
 
 def runner_of(name):

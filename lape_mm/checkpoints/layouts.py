@@ -178,7 +178,7 @@ def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
         raise CheckpointError('no official Segmenter: keys encoder.* and decoder.* are expected, '
                               f'its first keys are {list(state)[:4]}')
     backbone = {key: value for key, value in parts['encoder.'].items()
-                if not key.startswith('head.')}
+                if not key.startswith(('head.', 'head_dist.'))}
     decoder = parts['decoder.']
     if 'head.weight' in decoder:
         decoder = {'conv_seg.weight': decoder['head.weight'][:, :, None, None],
