@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lape_mm.backbones import DeiT, ViTAdapter
+from lape_mm.backbones import CompactTransformer, DeiT, ViTAdapter
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
 
@@ -179,9 +179,29 @@ def run_segmenter(case, tmp_path, dtype):
     return whole[..., :image.shape[2], :image.shape[3]]
 
 
+def run_compact(case, tmp_path, dtype):
+    config, state = case['config'], case['state_dict']
+    sequence = 'classifier.attention_pool.weight' in state
+    model = CompactTransformer(
+        arch=dict(embed_dim=config['embedding_dim'], depth=config['num_layers'],
+                  num_heads=config['num_heads'], mlp_ratio=config['mlp_ratio'],
+                  kernel_size=config['kernel_size'], conv_layers=config.get('n_conv_layers', 0),
+                  pool='sequence' if sequence else 'class'),
+        img_size=config['img_size'], in_channels=config['n_input_channels'],
+        joining=config.get('method', 'default'), norm_eps=config['norm_eps'],
+        position={'learnable': 'learnable',
+                  'sine': 'sincos_1d'}[config['positional_embedding']])
+    if config['positional_embedding'] == 'sine':
+        torch.testing.assert_close(model.pos_embed, state['classifier.positional_emb'])
+    load_into(model, case, tmp_path)
+    head = {f'head.{part}': state[f'classifier.fc.{part}'] for part in ('weight', 'bias')}
+    return logits(model.eval().to(dtype), case, head)
+
+
 FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_', run_lape),
             (r'(derived_)?vit_adapter_', run_vit_adapter),
-            (r'(derived_)?segmenter_', run_segmenter))
+            (r'(derived_)?segmenter_', run_segmenter),
+            (r'(derived_)?(vitlite|cvt|cct)_', run_compact))
 
 
 def runner_of(name):

@@ -1,5 +1,6 @@
 """Backbones with any joining. They need torch, timm and mmengine, and no toolbox."""
+from .compact import CompactTransformer
 from .vit import DeiT
 from .vit_adapter import ViTAdapter
 
-__all__ = ['DeiT', 'ViTAdapter']
+__all__ = ['CompactTransformer', 'DeiT', 'ViTAdapter']

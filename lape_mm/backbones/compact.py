@@ -1,0 +1,173 @@
+"""ViT-Lite, CVT and CCT of Compact-Transformers (arXiv 2104.05704), small ViTs for small images."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from lape_mm.position.embedding import KINDS
+from lape_mm.registry import MODELS
+
+from .encoder import init_linear, resolve_arch
+from .layers import Attention
+from .vit import VisionTransformer
+
+SEVEN = dict(embed_dim=256, depth=7, num_heads=4)
+ARCHS = {
+    'vit_lite_7_4': SEVEN,
+    'cvt_7_4': dict(SEVEN, pool='sequence'),
+    'cct_7_3x1': dict(SEVEN, kernel_size=3, conv_layers=1, pool='sequence'),
+}
+DETAILS = dict(mlp_ratio=2., qkv_bias=False, kernel_size=4, conv_layers=0, pool='class')
+POOLS = ('class', 'sequence')
+HIDDEN_CHANNELS = 64
+
+
+class Tokenizer(nn.Module):
+    """Pixels to tokens: one convolution of whole patches, or CCT's convolutions with pooling.
+
+    Args:
+        in_channels, embed_dim: channels of image and tokens; 64 between several convolutions.
+        kernel_size: side of a patch, or of CCT's convolutions, then odd.
+        conv_layers: 0 for patches (a convolution with bias), otherwise the number of CCT's layers
+            (a convolution without bias, ReLU, max-pooling 3 x 3 with stride 2).
+
+    Raises:
+        ValueError: for sizes that no convolution has.
+    """
+
+    def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
+        super().__init__()
+        if conv_layers < 0:
+            raise ValueError(f'arch: conv_layers={conv_layers}, expected 0 (patches) or more')
+        if kernel_size < 1 or conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
+            expected = 'an odd number from 3' if conv_layers else 'a positive number'
+            raise ValueError(f'arch: kernel_size={kernel_size} with conv_layers={conv_layers}, '
+                             f'expected {expected}')
+        if conv_layers:
+            # CCT's rule: 3 x 3 keeps the size and 7 x 7 halves it, before the pooling does
+            step = max(1, kernel_size // 2 - 1)
+            self.patch_size, self.stride = None, (2 * step) ** conv_layers
+            channels = [in_channels, *[HIDDEN_CHANNELS] * (conv_layers - 1), embed_dim]
+            layers = [
+                [nn.Conv2d(*pair, kernel_size, step, kernel_size // 2, bias=False),
+                 nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+                for pair in zip(channels, channels[1:])]
+        else:
+            self.patch_size = self.stride = kernel_size
+            layers = [[nn.Conv2d(in_channels, embed_dim, kernel_size, kernel_size)]]
+        self.conv_layers = nn.Sequential(*(nn.Sequential(*layer) for layer in layers))
+        for layer in self.conv_layers:
+            nn.init.kaiming_normal_(layer[0].weight)
+
+    def forward(self, img: Tensor) -> Tensor:
+        """(B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride)).
+
+        Patches are padded with zeros at the bottom and right, as DeiT's here.
+        """
+        if self.patch_size:
+            height, width = img.shape[-2:]
+            img = F.pad(img, (0, -width % self.patch_size, 0, -height % self.patch_size))
+        return self.conv_layers(img)
+
+
+class CompactBlock(nn.Module):
+    """The layer of Compact-Transformers, whose second norm replaces the stream.
+
+    ``x <- x + MSA(LN(x) + pe)``, ``x <- LN(x)``, ``x <- x + MLP(x)``: no residual leads around the
+    norm in the middle. Keys and arithmetic are the official code's; the arguments are `Block`'s.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 2., qkv_bias: bool = False,
+                 norm_eps: float = 1e-5, drop_path: float = 0., pe_norm: nn.Module | None = None,
+                 attention: Mapping | None = None):
+        super().__init__()
+        self.pe_norm = pe_norm
+        self.pre_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.self_attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
+                                   **(attention or {}))
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.linear1 = nn.Linear(dim, int(dim * mlp_ratio))
+        self.linear2 = nn.Linear(int(dim * mlp_ratio), dim)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
+                bias: Tensor | None = None) -> Tensor:
+        """(B, T, C) and PE of (1, T, C) or None to (B, T, C)."""
+        y = self.pre_norm(x)
+        y = self.self_attn(y if pe is None else y + pe, grid, bias)
+        x = self.norm1(x + self.drop_path(y))
+        return x + self.drop_path(self.linear2(F.gelu(self.linear1(x))))
+
+
+@MODELS.register_module()
+class CompactTransformer(VisionTransformer):
+    """ViT-Lite, CVT and CCT with any joining, for classification.
+
+    They differ in tokenizer and pooling. ViT-Lite has a class token where the joining is used with
+    one (default, share, unshare, LaPE), and averages its tokens under PVG and MPVG. CVT and CCT
+    have none: they weigh their tokens by a softmax over the tokens (``attention_pool``) and add
+    them up. There is no class token to drop under PVG and MPVG, on which the paper is silent, so
+    they keep this sequence pooling there, our choice; MPVG's last term comes before it.
+
+    Args:
+        arch: 'vit_lite_7_4', 'cvt_7_4', 'cct_7_3x1', or a dict of embed_dim, depth, num_heads and,
+            if need be, mlp_ratio, qkv_bias, kernel_size and conv_layers (see `Tokenizer`) and pool
+            ('class' or 'sequence').
+        img_size: side or (h, w), in pixels, of the images that the PE table is made for.
+        in_channels: of the images.
+        joining: as of `DeiT`.
+        position: 'learnable' (std 0.2 here), 'sincos_1d' (the official "sine") or 'sincos_2d'.
+        class_token: None for what the papers use with the joining; False with sequence pooling.
+        attn_drop_rate: of dropping an attention weight in training.
+        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`; the
+            defaults are the official code's.
+
+    Raises:
+        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    """
+
+    def __init__(self, *, arch: str | Mapping = 'vit_lite_7_4', img_size: int | Sequence[int] = 32,
+                 in_channels: int = 3, joining: str | Mapping = 'default',
+                 position: str = 'learnable', class_token: bool | None = None,
+                 attn_drop_rate: float = .1, drop_path_rate: float = .1,
+                 interpolation: str = 'bilinear', norm_eps: float = 1e-5, with_cp: bool = False,
+                 frozen: bool = False, init_cfg: dict | None = None):
+        sizes = resolve_arch(arch, ARCHS, DETAILS)
+        if sizes['pool'] not in POOLS:
+            raise ValueError(f'arch: pool={sizes["pool"]!r}, expected one of {POOLS}')
+        if position not in KINDS:
+            raise ValueError(f'position={position!r}: expected one of '
+                             f'{", ".join(map(repr, KINDS))}')
+        if not 0 <= attn_drop_rate < 1:
+            raise ValueError(f'attn_drop_rate={attn_drop_rate}: expected 0 <= rate < 1')
+        sequence = sizes['pool'] == 'sequence'
+        if sequence and class_token:
+            raise ValueError("class_token=True: pool='sequence' has no class token, expected "
+                             'False or None')
+        stem = Tokenizer(in_channels=in_channels, embed_dim=sizes['embed_dim'],
+                         kernel_size=sizes['kernel_size'], conv_layers=sizes['conv_layers'])
+        super().__init__(
+            sizes=sizes, img_size=img_size, stem=stem, stride=stem.stride, joining=joining,
+            class_token=False if sequence else class_token, position=position, position_std=.2,
+            block=CompactBlock,
+            layers=[dict(attention=dict(drop=attn_drop_rate))] * sizes['depth'],
+            drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
+            with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
+        self.attention_pool = nn.Linear(self.embed_dim, 1) if sequence else None
+        if sequence:
+            init_linear(self.attention_pool)
+        self.freeze()
+
+    def new_token(self) -> nn.Parameter:
+        """(1, 1, C), zeros."""
+        return nn.Parameter(torch.zeros(1, 1, self.embed_dim))
+
+    def pool(self, x: Tensor) -> Tensor:
+        """(B, T, C) to (B, C): class token or mean, or the tokens weighed by `attention_pool`."""
+        if self.attention_pool is None:
+            return super().pool(x)
+        return (self.attention_pool(x).softmax(dim=1) * x).sum(dim=1)
