@@ -1,0 +1,143 @@
+"""Every official layout to ours and back, to the bit, and what cannot be expressed."""
+from pathlib import Path
+
+import pytest
+import torch
+
+from lape_mm.backbones import DeiT
+from lape_mm.checkpoints import CheckpointError, read_checkpoint
+from lape_mm.checkpoints.convert import TARGETS, convert
+
+GOLDENS = Path(__file__).parents[1] / 'data/goldens'
+# golden -> the layout that it is in
+OFFICIAL = {
+    'lape_learnable_basic': 'lape', 'lape_learnable_LaPE': 'lape',
+    'lape_learnable_unshare': 'lape', 'lape_distilled_LaPE': 'lape', 'lape_2D_RPE_LN': 'lape',
+    'lape_1D_sin_LaPE': 'lape', 'lape_2D_sin_LaPE': 'lape', 'segmenter_mask': 'segmenter',
+    'segmenter_linear': 'segmenter', 'vit_adapter_det_window': 'vit_adapter',
+    'vit_adapter_seg_global': 'vit_adapter', 'swin_ape': 'swin', 'ceit': 'ceit',
+    't2t_performer': 't2t', 'vitlite_learnable': 'compact', 'cvt_learnable': 'compact',
+    'cct_learnable': 'compact',
+}
+
+
+def official(name, folder):
+    """A golden's state dict in a file as its release writes it, and the same in memory."""
+    state = read_checkpoint(GOLDENS / f'{name}.pt')['state_dict']
+    target = TARGETS[OFFICIAL[name]]
+    state = {target.prefix + key: value for key, value in state.items()}
+    content = {target.wrapper: state, 'epoch': 3} if target.wrapper else state
+    torch.save(content, folder / 'official.pth')
+    return folder / 'official.pth', state
+
+
+def weights(path, wrapper):
+    content = read_checkpoint(path)
+    return content[wrapper] if wrapper else content
+
+
+def assert_equal(ours, theirs):
+    assert set(ours) == set(theirs), set(ours) ^ set(theirs)
+    for key, value in theirs.items():
+        assert ours[key].dtype == value.dtype and torch.equal(ours[key], value), key
+
+
+@pytest.mark.parametrize('between', ['ours.pth', 'ours.safetensors'])
+@pytest.mark.parametrize('name', OFFICIAL)
+def test_there_and_back_is_exact(name, between, tmp_path):
+    source, state = official(name, tmp_path)
+    layout = OFFICIAL[name]
+    convert(source, tmp_path / between, 'lape_mm')
+    convert(tmp_path / between, tmp_path / 'back.pth', layout)
+    assert_equal(weights(tmp_path / 'back.pth', TARGETS[layout].wrapper), state)
+
+
+@pytest.mark.parametrize('distilled', [False, True])
+@pytest.mark.parametrize('to', ['timm', 'deit', 'lape', 'mmpretrain'])
+def test_our_classifier_there_and_back(to, distilled, tmp_path):
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32, distilled=distilled)
+    head = 'head.layers.head' if distilled else 'head.fc'
+    state = {**{f'backbone.{key}': value for key, value in model.state_dict().items()},
+             f'{head}.weight': torch.randn(5, 24), f'{head}.bias': torch.randn(5)}
+    if distilled:
+        state.update({'head.layers.head_dist.weight': torch.randn(5, 24),
+                      'head.layers.head_dist.bias': torch.randn(5)})
+    torch.save({'state_dict': state}, tmp_path / 'ours.pth')
+    convert(tmp_path / 'ours.pth', tmp_path / 'theirs.safetensors', to)
+    convert(tmp_path / 'theirs.safetensors', tmp_path / 'back.pth', 'lape_mm')
+    assert_equal(weights(tmp_path / 'back.pth', 'state_dict'), state)
+
+
+def test_timm_takes_the_file(tmp_path):
+    timm = pytest.importorskip('timm')
+    from timm.models import load_checkpoint
+    ours = DeiT(arch='tiny').eval()
+    state = {f'backbone.{key}': value for key, value in ours.state_dict().items()}
+    state.update({'head.fc.weight': torch.randn(1000, 192), 'head.fc.bias': torch.randn(1000)})
+    torch.save({'state_dict': state}, tmp_path / 'ours.pth')
+    convert(tmp_path / 'ours.pth', tmp_path / 'timm.safetensors', 'timm')
+    theirs = timm.create_model('deit_tiny_patch16_224').eval()
+    load_checkpoint(theirs, str(tmp_path / 'timm.safetensors'), strict=True)
+    image = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        expected = ours(image)[0] @ state['head.fc.weight'].T + state['head.fc.bias']
+        torch.testing.assert_close(theirs(image), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize('to, options', [
+    ('mmpretrain', dict(type='VisionTransformer', arch='deit-tiny', img_size=224, pre_norm=False)),
+    ('mmpretrain', dict(type='DistilledVisionTransformer', arch='deit-tiny', img_size=224))])
+def test_mmpretrain_takes_the_file(to, options, tmp_path):
+    pytest.importorskip('mmpretrain')
+    from mmpretrain.registry import MODELS
+    theirs = MODELS.build(options)
+    ours = DeiT(arch='tiny', distilled='Distilled' in options['type'])
+    torch.save({'state_dict': {f'backbone.{key}': value
+                               for key, value in ours.state_dict().items()}}, tmp_path / 'o.pth')
+    convert(tmp_path / 'o.pth', tmp_path / 'mm.pth', to)
+    state = {key.removeprefix('backbone.'): value
+             for key, value in read_checkpoint(tmp_path / 'mm.pth')['state_dict'].items()}
+    assert not theirs.load_state_dict(state).missing_keys
+
+
+def test_mmsegs_segmenter_and_back(tmp_path):
+    source, state = official('segmenter_mask', tmp_path)
+    convert(source, tmp_path / 'mmseg.pth', 'mmseg')
+    mmseg = weights(tmp_path / 'mmseg.pth', 'state_dict')
+    assert torch.equal(mmseg['decode_head.patch_proj.weight'], state['decoder.proj_patch'].T)
+    assert torch.equal(mmseg['backbone.layers.0.attn.attn.in_proj_weight'],
+                       state['encoder.blocks.0.attn.qkv.weight'])
+    convert(tmp_path / 'mmseg.pth', tmp_path / 'back.pth', 'segmenter')
+    back = weights(tmp_path / 'back.pth', 'model')
+    # mmseg's model has no place for the encoder's unused classifier
+    assert_equal(back, {key: value for key, value in state.items() if 'encoder.head' not in key})
+
+
+@pytest.mark.parametrize('options, to, words', [
+    (dict(joining='lape'), 'timm', ['timm', 'pe_norm']),
+    (dict(joining='unshare'), 'mmpretrain', ['pos_embed1']),
+    (dict(position='relative'), 'timm', ['relative']),
+    (dict(joining='pvg'), 'lape', ['class token']),
+    (dict(joining='mpvg'), 'deit', ['pe_norm']),
+    (dict(joining='default', class_token=False), 'mmpretrain', ['class token']),
+    (dict(joining='default'), 'swin', ['DeiT', 'Swin']),
+    (dict(joining=dict(add_to_input=True, first_layer=1), class_token=True), 'lape',
+     ['blocks.0.pe_norm'])])
+def test_what_cannot_be_expressed_is_said(options, to, words, tmp_path):
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32, **options)
+    torch.save(model.state_dict(), tmp_path / 'ours.pth')
+    with pytest.raises(CheckpointError) as error:
+        convert(tmp_path / 'ours.pth', tmp_path / 'theirs.pth', to)
+    assert all(word in str(error.value) for word in words), error.value
+    assert not (tmp_path / 'theirs.pth').exists()
+
+
+def test_nothing_is_overwritten_unasked(tmp_path):
+    source, _ = official('lape_learnable_basic', tmp_path)
+    (tmp_path / 'there.pth').write_text('mine')
+    with pytest.raises(CheckpointError, match='there.pth exists'):
+        convert(source, tmp_path / 'there.pth', 'timm')
+    assert (tmp_path / 'there.pth').read_text() == 'mine'
+    convert(source, tmp_path / 'there.pth', 'timm', force=True)
+    with pytest.raises(CheckpointError, match='nowhere'):
+        convert(source, tmp_path / 'nowhere' / 'x.pth', 'timm')

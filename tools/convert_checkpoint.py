@@ -1,0 +1,36 @@
+#!/usr/bin/env python
+"""Rename a checkpoint's weights for another code base, exactly and both ways.
+
+    python tools/convert_checkpoint.py deit_tiny_patch16_224.pth deit_tiny.safetensors --to lape_mm
+
+For training from somebody's weights nothing has to be converted: `init_cfg` reads them as they are.
+Weights alone do not tell a model whose keys are those of another, such as default and share.
+"""
+import argparse
+import sys
+
+from lape_mm.runs.errors import RunError, exit_status
+
+
+def main(argv: list[str] | None = None) -> int:
+    from lape_mm.checkpoints import CheckpointError
+    from lape_mm.checkpoints.convert import TARGETS, convert
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('source', metavar='IN', help='checkpoint of any layout known here, '
+                        '.safetensors included')
+    parser.add_argument('out', metavar='OUT', help='file to write; .safetensors by its name')
+    parser.add_argument('--to', required=True, choices=list(TARGETS), help='whose names to use')
+    parser.add_argument('--force', action='store_true', help='overwrite OUT')
+    args = parser.parse_args(argv)
+
+    def run() -> None:
+        try:
+            print(convert(args.source, args.out, args.to, force=args.force))
+        except CheckpointError as error:
+            raise RunError(str(error)) from error
+
+    return exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
