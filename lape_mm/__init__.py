@@ -6,16 +6,16 @@ only `lape_mm.position` is of use, which needs torch alone.
 from .requirements import missing, require, warn_untested
 
 __version__ = '0.1.0'
-__all__ = ['CompactTransformer', 'DeiT', 'ViTAdapter', '__version__', 'missing', 'require']
+__all__ = ['CompactTransformer', 'DeiT', 'Swin', 'ViTAdapter', '__version__', 'missing', 'require']
 
 warn_untested()
 if not missing('mmengine'):
     from . import engine as engine
-    from .backbones import CompactTransformer, DeiT, ViTAdapter
+    from .backbones import CompactTransformer, DeiT, Swin, ViTAdapter
 
 
 def __getattr__(name: str):
     # reached only where the import above did not happen
-    if name in ('CompactTransformer', 'DeiT', 'ViTAdapter', 'engine', 'backbones'):
+    if name in ('CompactTransformer', 'DeiT', 'Swin', 'ViTAdapter', 'engine', 'backbones'):
         require('mmengine')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

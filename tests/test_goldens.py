@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lape_mm.backbones import CompactTransformer, DeiT, ViTAdapter
+from lape_mm.backbones import CompactTransformer, DeiT, Swin, ViTAdapter
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
 
@@ -44,13 +44,16 @@ def arithmetic_of(dtype):
         torch.set_num_threads(threads)
 
 
-def load_into(model, case, tmp_path, **wrapped):
-    """The case's weights through a file, as a user would have them, all of them found."""
+def load_into(model, case, tmp_path, layer_name='blocks.{}'.format, **wrapped):
+    """The case's weights through a file, as a user would have them, all of them found.
+
+    ``layer_name`` names the l-th layer: where the PE norms go that a case holds by number.
+    """
     state = {key: value.float() if value.is_floating_point() else value
              for key, value in (wrapped or case['state_dict']).items()}
     for norm in case.get('pe_norms') or ():
         for part in ('weight', 'bias'):
-            state[f'blocks.{norm["layer"]}.pe_norm.{part}'] = norm[part]
+            state[f'{layer_name(norm["layer"])}.pe_norm.{part}'] = norm[part]
     for part, value in (case.get('last_pe_norm') or {}).items():
         if isinstance(value, torch.Tensor):
             state[f'last_pe_norm.{part}'] = value
@@ -198,8 +201,23 @@ def run_compact(case, tmp_path, dtype):
     return logits(model.eval().to(dtype), case, head)
 
 
+def run_swin(case, tmp_path, dtype):
+    config = case['config']
+    names = [f'layers.{stage}.blocks.{block}' for stage, depth in enumerate(config['depths'])
+             for block in range(depth)]
+    model = Swin(arch={key: config[key] for key in ('embed_dim', 'depths', 'num_heads',
+                                                    'mlp_ratio', 'qkv_bias', 'window_size')},
+                 img_size=config['img_size'], patch_size=config['patch_size'],
+                 in_channels=config['in_chans'], joining=config.get('method', 'default'),
+                 position='learnable' if config['ape'] else None, norm_eps=config['norm_eps'])
+    report = load_into(model, case, tmp_path, layer_name=names.__getitem__)
+    assert set(report.unused) == {'head.weight', 'head.bias'}, report.unused
+    return logits(model.eval().to(dtype), case, case['state_dict'])
+
+
 FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_', run_lape),
             (r'(derived_)?vit_adapter_', run_vit_adapter),
+            (r'(derived_)?swin_', run_swin),
             (r'(derived_)?segmenter_', run_segmenter),
             (r'(derived_)?(vitlite|cvt|cct)_', run_compact))
 

@@ -1,0 +1,103 @@
+"""The layers of Swin: attention within windows that shift, and the merging of tokens."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp
+from timm.models.swin_transformer import (
+    PatchMerging,
+    WindowAttention,
+    window_partition,
+    window_reverse,
+)
+from torch import Tensor, nn
+
+MASKED = -100.  # the official logit of pairs that are no neighbours; finite in half precision too
+
+
+def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
+    """What keeps tokens apart that only the cyclic shift made neighbours.
+
+    Args:
+        x: (B, H, W, C), whole windows; gives size, device and dtype.
+        window: (h, w) in tokens.
+        shift: by how many rows and columns the map was shifted up and left.
+
+    Returns:
+        (number of windows, N, N) with N = h * w, to be added to the logits.
+    """
+    # no window contains both sides of any other border than that of the tokens that came round
+    rows, columns = (torch.arange(extent, device=x.device) >= extent - step
+                     for extent, step in zip(x.shape[1:3], shift))
+    regions = 2 * rows[:, None].long() + columns
+    regions = window_partition(regions[None, :, :, None], window).flatten(1)
+    apart = regions[:, :, None] != regions[:, None]
+    return x.new_zeros(apart.shape).masked_fill(apart, MASKED)
+
+
+class SwinBlock(nn.Module):
+    """Swin's block, which takes the layer's share of the PE plan.
+
+    ``x + (S)W-MSA(LN(x) + pe)``, then ``x + MLP(LN(x))``. PE is added to the map, before it is
+    shifted and cut into windows. Maps of any size are padded after that to whole windows, with
+    zeros at the bottom and right, which stay in the softmax as keys (official detection code;
+    timm shifts first). A map that is not larger than the window is not shifted, decided for each
+    direction and each image size (official: ``min(resolution) <= window_size``).
+
+    Args:
+        dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
+        window: (h, w) in tokens.
+        shifted: whether the windows are shifted by half their size.
+        drop_path: probability of dropping a residual branch, a sample at a time.
+        pe_norm: the LayerNorm of PE, or None where this layer receives none.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, window: tuple[int, int], shifted: bool,
+                 mlp_ratio: float, qkv_bias: bool, norm_eps: float, drop_path: float = 0.,
+                 pe_norm: nn.Module | None = None):
+        super().__init__()
+        self.shifted, self.pe_norm = shifted, pe_norm
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = WindowAttention(dim, num_heads, window_size=window, qkv_bias=qkv_bias)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, pe: Tensor | None) -> Tensor:
+        """(B, H, W, C) and PE of (1, H, W, C) or None, to (B, H, W, C)."""
+        y = self.norm1(x)
+        x = x + self.drop_path(self.attend(y if pe is None else y + pe))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def attend(self, y: Tensor) -> Tensor:
+        """Attention within (shifted) windows, (B, H, W, C) to (B, H, W, C)."""
+        (height, width), window = y.shape[1:3], self.attn.window_size
+        shift = tuple(side // 2 if self.shifted and extent > side else 0
+                      for extent, side in zip((height, width), window))
+        y = F.pad(y, (0, 0, 0, -width % window[1], 0, -height % window[0]))
+        padded, mask = y.shape[1:3], None
+        if any(shift):
+            y = y.roll((-shift[0], -shift[1]), dims=(1, 2))
+            # made anew for each map: a mask that is kept would be that of another size
+            mask = shift_mask(y, window, shift)
+        windows = self.attn(window_partition(y, window).flatten(1, 2), mask)
+        y = window_reverse(windows.unflatten(1, window), window, *padded)
+        if any(shift):
+            y = y.roll(shift, dims=(1, 2))
+        return y[:, :height, :width]
+
+
+class SwinStage(nn.Module):
+    """Blocks of one grid, and what merges each 2 x 2 of its tokens for the next stage, or None."""
+
+    def __init__(self, blocks: Sequence[SwinBlock], downsample: PatchMerging | None):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.downsample = downsample
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), of tokens and of PE alike."""
+        # padded here: timm before 1.0.9 mixes up the sides of an odd map
+        return self.downsample(F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2)))
