@@ -32,7 +32,7 @@ def size_of(name: str) -> str | None:
 
 
 def test_there_are_configs():
-    assert len(FULL_SCALE) == 12 + 16 + 16 + 8
+    assert len(FULL_SCALE) == 12 + 16 + 16 + 8 + 3 * 4 + 4
 
 
 @pytest.mark.parametrize('name', CONFIGS)

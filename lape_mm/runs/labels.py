@@ -44,7 +44,7 @@ def dataset_class(kind, scope: str | None) -> type | None:
 
 
 def downloads(cls: type | None) -> bool:
-    """Whether a dataset fetches its files by itself."""
+    """Whether a dataset knows how to fetch its files, as mmpretrain's CIFAR does."""
     return cls is not None and 'download' in signature(cls).parameters
 
 
@@ -255,6 +255,19 @@ def check_class_folders(report, source, cls: type) -> Found | None:
         return None
     check_heads(report, source, len(found), f'{len(found)} class folders')
     return Found('class folder', found)
+
+
+def check_batches(report, source, cls: type) -> None:
+    """Files of a dataset that may not fetch them, as far as its class lists them, and heads."""
+    if hasattr(cls, 'base_folder'):  # CIFAR: one file that is missing refuses both splits
+        for name, _ in (*cls.train_list, *cls.test_list):
+            path = os.path.join(source.root, cls.base_folder, name)
+            if not os.path.isfile(path):
+                report.add(source.where, f'{path} does not exist',
+                           report.path_remedy(path, 'data_root'))
+                return
+    if names := class_names(source, cls):
+        check_heads(report, source, len(names), f'{len(names)} classes')
 
 
 def _stems(folder: str, suffix: str) -> dict[str, str]:

@@ -145,13 +145,17 @@ def sources(dataset, where: str) -> Iterator[Source]:
 def check_source(report: Report, source: Source, missing_roots: list[str]):
     """Paths of one dataset, and where they are there its classes (`labels.Found` or None)."""
     cls = labels.dataset_class(source.cfg.get('type'), report.cfg.get('default_scope'))
-    if labels.downloads(cls) or _remote(source.root) or _remote(source.ann_file):
+    fetches = labels.downloads(cls)
+    if fetches and source.cfg.get('download', True) or _remote(source.root) \
+            or _remote(source.ann_file):
         return None
     if source.root and not os.path.isdir(source.root):
         missing_roots.append(source.root)
         report.add(source.where, f'data folder {source.root} does not exist',
                    report.path_remedy(source.root, 'data_root'))
         return None
+    if fetches:
+        return labels.check_batches(report, source, cls)
     complete = True
     if source.ann_file and not os.path.isfile(source.ann_file):
         complete = False

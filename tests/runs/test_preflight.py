@@ -264,6 +264,28 @@ class TestClassification:
                                             split='train')
         assert '1000 classes' in problems(cfg)[0]
 
+    def test_cifar(self, tmp_path):
+        def cfg(heads=100, **dataset):
+            found = classification(tmp_path / 'cifar', heads=heads)
+            for split in ('train', 'test'):
+                found[f'{split}_dataloader'] = dict(dataset=dict(
+                    type='CIFAR100', data_root=str(tmp_path / 'cifar'), split=split, **dataset))
+            found.pop('val_dataloader')
+            return found
+
+        line, = problems(cfg(download=False))
+        assert f'{tmp_path}/cifar does not exist' in line and 'data_root=PATH' in line
+        assert problems(cfg()) == []  # the user's own wish
+        folder = tmp_path / 'cifar' / 'cifar-100-python'
+        folder.mkdir(parents=True)
+        (folder / 'train').touch()
+        line, = problems(cfg(download=False))
+        assert f'{folder}/test does not exist' in line
+        (folder / 'test').touch()
+        assert problems(cfg(download=False)) == problems(cfg(download=False), 'test') == []
+        line, = problems(cfg(heads=10, download=False))
+        assert '100 classes' in line and 'model.head.num_classes=100' in line
+
 
 def test_checkpoints(tmp_path):
     cfg = Config(dict(

@@ -1,0 +1,3 @@
+_base_ = './t2t-vit-7-default_1xb128-60e_cifar100.py'
+
+model = dict(backbone=dict(joining='pvg'))
