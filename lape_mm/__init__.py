@@ -6,16 +6,18 @@ only `lape_mm.position` is of use, which needs torch alone.
 from .requirements import missing, require, warn_untested
 
 __version__ = '0.1.0'
-__all__ = ['CompactTransformer', 'DeiT', 'Swin', 'ViTAdapter', '__version__', 'missing', 'require']
+__all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', '__version__',
+           'missing', 'require']
 
 warn_untested()
 if not missing('mmengine'):
     from . import engine as engine
-    from .backbones import CompactTransformer, DeiT, Swin, ViTAdapter
+    from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
 
 
 def __getattr__(name: str):
     # reached only where the import above did not happen
-    if name in ('CompactTransformer', 'DeiT', 'Swin', 'ViTAdapter', 'engine', 'backbones'):
+    if name in ('CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', 'engine',
+                'backbones'):
         require('mmengine')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

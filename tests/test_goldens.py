@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lape_mm.backbones import CompactTransformer, DeiT, Swin, ViTAdapter
+from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
 
@@ -215,11 +215,45 @@ def run_swin(case, tmp_path, dtype):
     return logits(model.eval().to(dtype), case, case['state_dict'])
 
 
+def run_t2t(case, tmp_path, dtype):
+    config = case['config']
+    model = T2TViT(arch=dict(sizes(config), token_dim=config['token_dim']),
+                   img_size=config['img_size'], in_channels=config['in_chans'],
+                   tokens=config['tokens_type'], joining=config.get('method', 'default'),
+                   norm_eps=config['norm_eps'])
+    report = load_into(model, case, tmp_path)
+    assert set(report.unused) == {'head.weight', 'head.bias'}, report.unused
+    return logits(model.eval().to(dtype), case, case['state_dict'])
+
+
+def run_ceit(case, tmp_path, dtype):
+    config = case['config']
+    model = CeiT(arch=dict(sizes(config), stem_channels=config['stem_channels']),
+                 img_size=config['img_size'], joining=config.get('method', 'default'),
+                 norm_eps=config['norm_eps'])
+    report = load_into(model, case, tmp_path)
+    assert set(report.unused) == {'head.weight', 'head.bias'}, report.unused
+    # the statistics of BatchNorm are no parameters, and yet none may be left behind
+    assert {name for name, _ in model.named_buffers()} <= set(report.found)
+    return logits(model.eval().to(dtype), case, case['state_dict'])
+
+
 FAMILIES = ((r'mpvg_ref_', run_mpvg_ref), (r'lape_', run_lape),
             (r'(derived_)?vit_adapter_', run_vit_adapter),
             (r'(derived_)?swin_', run_swin),
             (r'(derived_)?segmenter_', run_segmenter),
-            (r'(derived_)?(vitlite|cvt|cct)_', run_compact))
+            (r'(derived_)?(vitlite|cvt|cct)_', run_compact),
+            (r'(derived_)?t2t_', run_t2t), (r'(derived_)?ceit', run_ceit))
+
+
+# the token stage of these ran in float32, as its official performer always does
+ROUGHER = {r'derived_t2t_': 1e-5}
+
+
+def tolerance(name, dtype):
+    """Absolute, of every element of the output."""
+    exact = 1e-10 if dtype == torch.float64 else 2e-5
+    return next((rough for pattern, rough in ROUGHER.items() if re.match(pattern, name)), exact)
 
 
 def runner_of(name):
@@ -238,12 +272,11 @@ def test_golden(path, tmp_path):
         pytest.skip('the package has no model of this family yet')
     case = read_checkpoint(path)
     expected = case['output'] if isinstance(case['output'], (list, tuple)) else [case['output']]
-    exact = expected[0].dtype == torch.float64
-    dtype = torch.float64 if exact else torch.float32
+    dtype = expected[0].dtype
     with arithmetic_of(dtype):
         output = run(case, tmp_path, dtype)
     output = output if isinstance(output, (list, tuple)) else [output]
     assert len(output) == len(expected)
     for ours, theirs in zip(output, expected):
         assert ours.shape == theirs.shape
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10 if exact else 2e-5)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance(path.stem, dtype))

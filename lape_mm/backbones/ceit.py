@@ -1,0 +1,216 @@
+"""CeiT (ICCV 2021) with any joining: convolutions in the stem and in the feed-forward layers."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from lape_mm.registry import MODELS
+
+from .encoder import init_linear, resolve_arch
+from .layers import Attention
+from .vit import VisionTransformer
+
+ARCHS = {
+    'tiny': dict(embed_dim=192, depth=12, num_heads=3),
+    'small': dict(embed_dim=384, depth=12, num_heads=6),
+}
+DETAILS = dict(mlp_ratio=4., qkv_bias=True, stem_channels=64)
+STRIDE = 16
+
+
+class ImageToTokens(nn.Module):
+    """The stem: a convolution, BatchNorm and max pooling to a quarter, then patches of 4 x 4.
+
+    There is no activation, as in the official ceit_model.py, whose names the children have.
+
+    Args:
+        in_channels: of the image.
+        stem_channels: between the convolution and the patches.
+        embed_dim: channels C of the result.
+    """
+
+    def __init__(self, *, in_channels: int, stem_channels: int, embed_dim: int):
+        super().__init__()
+        self.backbone = nn.Sequential()
+        self.backbone.add_module('conv', nn.Conv2d(in_channels, stem_channels, 7, stride=2,
+                                                   padding=3, bias=False))
+        self.backbone.add_module('bn', nn.BatchNorm2d(stem_channels))
+        self.backbone.add_module('maxpool', nn.MaxPool2d(3, stride=2, padding=1))
+        self.proj = nn.Conv2d(stem_channels, embed_dim, 4, stride=4)
+
+    def forward(self, img: Tensor) -> Tensor:
+        """(B, in_channels, H, W) to (B, C, ceil(H / 16), ceil(W / 16)), padding with zeros."""
+        height, width = img.shape[-2:]
+        img = F.pad(img, (0, -width % STRIDE, 0, -height % STRIDE))
+        return self.proj(self.backbone(img))
+
+
+class LeFF(nn.Module):
+    """Locally-enhanced feed-forward: an MLP with a depthwise 3x3 convolution over the patch grid.
+
+    What stands before the patches is returned as it came; the sum around this layer thus adds
+    ``norm2(cls)`` to the class token, as in the official code.
+
+    Args:
+        dim: channels C.
+        hidden: channels between.
+    """
+
+    def __init__(self, *, dim: int, hidden: int):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(dim, hidden, 1), nn.BatchNorm2d(hidden)
+        self.conv2 = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
+        self.bn2 = nn.BatchNorm2d(hidden)
+        self.conv3, self.bn3 = nn.Conv2d(hidden, dim, 1), nn.BatchNorm2d(dim)
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, T, C), whose last tokens are the grid's h * w patches, to (B, T, C)."""
+        prefix = x.shape[1] - grid[0] * grid[1]
+        y = x[:, prefix:].transpose(1, 2).unflatten(2, grid)
+        y = F.gelu(self.bn1(self.conv1(y)))
+        y = F.gelu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y)).flatten(2).transpose(1, 2)
+        # autocast leaves the two in different precisions
+        return torch.cat([x[:, :prefix].to(y.dtype), y], dim=1) if prefix else y
+
+
+class LeFFBlock(nn.Module):
+    """A `lape_mm.backbones.layers.Block`, and its arguments, with `LeFF` for the MLP."""
+
+    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4., qkv_bias: bool = True,
+                 norm_eps: float = 1e-6, drop_path: float = 0., pe_norm: nn.Module | None = None,
+                 attention: Mapping | None = None):
+        super().__init__()
+        self.pe_norm = pe_norm
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
+                              **(attention or {}))
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.leff = LeFF(dim=dim, hidden=int(dim * mlp_ratio))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
+                bias: Tensor | None = None) -> Tensor:
+        """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
+        y = self.norm1(x)
+        x = x + self.drop_path(self.attn(y if pe is None else y + pe, grid, bias))
+        return x + self.drop_path(self.leff(self.norm2(x), grid))
+
+
+class LastQuery(Attention):
+    """Attention of the last token to all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, C) to (B, 1, C)."""
+        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mix = F.scaled_dot_product_attention(q[:, :, -1:], k, v)
+        return self.proj(mix.transpose(1, 2).flatten(2))
+
+
+class LayerwiseAttention(nn.Module):
+    """LCA: one pre-norm block over what the layers say, of which only the last one asks."""
+
+    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float, qkv_bias: bool,
+                 norm_eps: float):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = LastQuery(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.feedforward = Mlp(dim, int(dim * mlp_ratio))
+        self.apply(init_linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, C) to (B, 1, C)."""
+        x = x[:, -1:] + self.attn(self.norm1(x))
+        return x + self.feedforward(self.norm2(x))
+
+
+class StillStatistics:
+    """Within, BatchNorms leave their running statistics as they are. May be entered again."""
+
+    def __init__(self, module: nn.Module):
+        self.norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
+
+    def __enter__(self) -> None:
+        self.before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
+        for norm in self.norms:
+            norm.momentum = 0.
+
+    def __exit__(self, *_) -> None:
+        for norm, (momentum, count) in zip(self.norms, self.before):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(count)
+
+
+@MODELS.register_module()
+class CeiT(VisionTransformer):
+    """CeiT with any joining, for classification.
+
+    Parameter names are those of the official checkpoints, whose ``i2t`` is ``patch_embed`` here.
+    After every layer the class token is noted; layer-wise class-token attention (LCA) over these
+    L vectors gives the result, through the last LayerNorm. LCA itself receives no PE.
+
+    The papers do not say what PVG and MPVG mean here, without a class token. Our choice: what is
+    noted after every layer is the mean of the tokens, LCA and all else stay, and what MPVG adds
+    after the last LayerNorm is averaged over the tokens.
+
+    The last layer's patches reach nothing but, under a class token, the running statistics of its
+    LeFF, whose parameters then get gradients of zero. They stay: the checkpoints have them.
+
+    Args:
+        arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio,
+            qkv_bias and stem_channels.
+        img_size: side or (h, w), in pixels, of the images that the PE table is made for. The stem
+            pads images of any size to multiples of 16.
+        in_channels: of the image.
+        joining, position, class_token: see `lape_mm.backbones.DeiT`.
+        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
+
+    Raises:
+        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    """
+
+    def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
+                 in_channels: int = 3, joining: str | Mapping = 'default',
+                 position: str = 'learnable', class_token: bool | None = None,
+                 drop_path_rate: float = 0., interpolation: str = 'bicubic',
+                 norm_eps: float = 1e-6, with_cp: bool = False, frozen: bool = False,
+                 init_cfg: dict | None = None):
+        sizes = resolve_arch(arch, ARCHS, DETAILS)
+        super().__init__(
+            sizes=sizes, img_size=img_size, stride=STRIDE, block=LeFFBlock,
+            stem=ImageToTokens(in_channels=in_channels, stem_channels=sizes['stem_channels'],
+                               embed_dim=sizes['embed_dim']),
+            joining=joining, class_token=class_token, position=position,
+            drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
+            with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
+        self.pos_layer_embed = nn.Parameter(torch.zeros(1, self.depth, self.embed_dim))
+        self.lca = LayerwiseAttention(
+            dim=self.embed_dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
+            qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps)
+        self.freeze()
+
+    def run_segment(self, segment: Callable, layer: int, *args):
+        """As any `Encoder`'s; activations made twice count once in the running statistics."""
+        if self.with_cp and torch.is_grad_enabled():
+            contexts = nullcontext(), StillStatistics(self.blocks[layer])
+            return checkpoint(segment, layer, *args, use_reentrant=False,
+                              context_fn=lambda: contexts)
+        return segment(layer, *args)
+
+    def forward(self, img: Tensor) -> tuple[Tensor]:
+        """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
+        x, grid, plan = self.embed(img)
+        noted = []
+        for layer in range(self.depth):
+            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+            noted.append(self.pool(x))
+        x = self.norm(self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0])
+        return (x if plan.final is None else x + self.pool(plan.final),)
