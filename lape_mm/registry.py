@@ -8,7 +8,7 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_C
 from mmengine.registry import OPTIM_WRAPPERS as ROOT_OPTIM_WRAPPERS
 from mmengine.registry import Registry
 
-MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm', locations=['lape_mm.backbones'])
+MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm', locations=['lape_mm.backbones', 'lape_mm.classifiers'])
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor', parent=ROOT_OPTIM_WRAPPER_CONSTRUCTORS, scope='lape_mm',
     locations=['lape_mm.engine'])

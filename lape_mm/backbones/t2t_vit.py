@@ -157,9 +157,8 @@ class T2TViT(VisionTransformer):
     frozen but counted among the parameters, as the papers do; its position 0 is the class token's,
     or, without one, the first patch's.
 
-    Attention is scaled by head_dim^-0.5, the default of the official code. Its factories switch to
-    C^-0.5 for released weights (qk_scale); to use those here, divide the q rows of every
-    ``blocks.N.attn.qkv`` by sqrt(num_heads).
+    Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the official
+    factories use C^-0.5 only when they are called with ``pretrained=True``.
 
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio, qkv_bias

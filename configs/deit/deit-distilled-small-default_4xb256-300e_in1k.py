@@ -1,0 +1,3 @@
+_base_ = './deit-distilled-tiny-default_4xb256-300e_in1k.py'
+
+model = dict(backbone=dict(arch='small'), head=dict(in_channels=384))

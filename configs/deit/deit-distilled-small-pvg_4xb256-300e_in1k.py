@@ -1,0 +1,3 @@
+_base_ = './deit-distilled-small-default_4xb256-300e_in1k.py'
+
+model = dict(backbone=dict(joining='pvg'))

@@ -1,0 +1,3 @@
+_base_ = './swin-tiny-default_8xb128-300e_in1k.py'
+
+model = dict(backbone=dict(arch='base', drop_path_rate=0.5), head=dict(in_channels=1024))

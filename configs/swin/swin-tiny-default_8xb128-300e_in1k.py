@@ -1,0 +1,40 @@
+# Swin-Ti with absolute position embedding and relative bias, as both papers use it; table 7 of the
+# MPVG paper and Swin's own recipe: no average of weights and no repeated augmentation.
+_base_ = [
+    '../_base_/models/deit_cls.py', '../_base_/datasets/imagenet.py',
+    '../_base_/schedules/adamw_1024_300e.py', '../_base_/runtime_cls.py'
+]
+
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='lape_mm.Swin',
+        arch='tiny',
+        img_size=224,
+        joining='default',
+        drop_path_rate=0.2),
+    head=dict(in_channels=768))
+
+train_dataloader = dict(
+    batch_size=128, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True))
+val_dataloader = dict(batch_size=128)
+test_dataloader = val_dataloader
+
+optim_wrapper = dict(clip_grad=dict(max_norm=5.0))
+param_scheduler = [
+    dict(
+        type='LinearLR',
+        start_factor=1e-3,
+        by_epoch=True,
+        begin=0,
+        end=20,
+        convert_to_iter_based=True),
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=1e-5,
+        by_epoch=True,
+        begin=20,
+        end=300,
+        convert_to_iter_based=True)
+]
+custom_hooks = []

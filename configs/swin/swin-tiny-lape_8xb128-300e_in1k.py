@@ -1,0 +1,3 @@
+_base_ = './swin-tiny-default_8xb128-300e_in1k.py'
+
+model = dict(backbone=dict(joining='lape'))

@@ -1,0 +1,100 @@
+"""DeiT's training with a distillation token, which mmpretrain can only evaluate."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from mmpretrain.models.classifiers import ImageClassifier
+from mmpretrain.models.heads import DeiTClsHead
+from torch import Tensor, nn
+
+from lape_mm.registry import MODELS
+
+
+@MODELS.register_module()
+class DistilledClsHead(DeiTClsHead):
+    """A classifier for the pooled vector and one for the distillation token.
+
+    Predictions average both scores, as DeiT does. In training the first learns the labels, and the
+    second what a teacher says; without a teacher both learn the labels.
+
+    Takes the arguments of mmpretrain's DeiTClsHead.
+    """
+
+    def loss(self, feats: tuple, data_samples: Sequence, teacher: Tensor | None = None,
+             share: float = .5) -> dict[str, Tensor]:
+        """DeiT's hard distillation (its equation 3).
+
+        Args:
+            feats: as the backbone gives them; the last is a pair of (B, C).
+            data_samples: with labels, or scores where batch augmentation mixed them.
+            teacher: (B, classes), whose largest entries are the second classifier's labels.
+            share: of the teacher in the whole, 0..1.
+
+        Returns:
+            ``loss_labels`` and ``loss_teacher``, which mmengine adds up.
+        """
+        pooled, token = self.pre_logits(feats)
+        scores, token_scores = self.layers.head(pooled), self.layers.head_dist(token)
+        labels = self._get_loss(scores, data_samples)['loss']
+        if teacher is None:
+            teacher_loss = self._get_loss(token_scores, data_samples)['loss']
+        else:
+            teacher_loss = F.cross_entropy(token_scores, teacher.argmax(dim=1))
+        return dict(loss_labels=(1 - share) * labels, loss_teacher=share * teacher_loss)
+
+    def forward(self, feats: tuple) -> Tensor:
+        """The pair of (B, C) to scores (B, classes)."""
+        pooled, token = self.pre_logits(feats)
+        return (self.layers.head(pooled) + self.layers.head_dist(token)) / 2
+
+
+@MODELS.register_module()
+class DistilledClassifier(ImageClassifier):
+    """mmpretrain's ImageClassifier with a teacher, hard distillation (DeiT, ICML 2021).
+
+    Args:
+        teacher: a classifier's config, such as ``dict(type='TimmClassifier',
+            model_name='regnety_160', pretrained=True)``, which sees the same batch as the student;
+            None for none. It is built for training only, frozen, and no part of checkpoints and
+            averages.
+        teacher_share: of the teacher in the loss, 0..1.
+        kwargs: see ImageClassifier; the head has to be a `DistilledClsHead`.
+
+    Raises:
+        ValueError: a share outside 0..1, or another head.
+    """
+
+    def __init__(self, *, teacher: dict | nn.Module | None = None, teacher_share: float = .5,
+                 **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= teacher_share <= 1:
+            raise ValueError(f'teacher_share={teacher_share}: expected a share, 0..1')
+        if not isinstance(self.head, DistilledClsHead):
+            raise ValueError(f'head={type(self.head).__name__}: DistilledClassifier expected '
+                             'lape_mm.DistilledClsHead')
+        self.teacher_share = teacher_share
+        # in a list, so that state dicts, averages and DDP do not see it
+        self._teacher = [] if teacher is None else [teacher]
+
+    def init_weights(self) -> None:
+        """Called where training starts: builds the teacher, too."""
+        super().init_weights()
+        self._build_teacher()
+
+    def _build_teacher(self) -> None:
+        if self._teacher and not isinstance(self._teacher[0], nn.Module):
+            self._teacher[0] = MODELS.build(self._teacher[0])
+        for teacher in self._teacher:
+            teacher.eval().requires_grad_(False)
+
+    def loss(self, inputs: Tensor, data_samples: Sequence) -> dict[str, Tensor]:
+        """(B, 3, H, W) and its labels to the losses of `DistilledClsHead`."""
+        scores = None
+        self._build_teacher()
+        for teacher in self._teacher:
+            with torch.no_grad():
+                scores = teacher.to(inputs.device)(inputs)
+        return self.head.loss(self.extract_feat(inputs), data_samples, teacher=scores,
+                              share=self.teacher_share)

@@ -1,0 +1,82 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip('mmpretrain')
+from mmpretrain.structures import DataSample  # noqa: E402
+
+from lape_mm.registry import MODELS  # noqa: E402
+
+
+class Teacher(torch.nn.Module):
+    """Says class 2 to everything."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+        self.modes = []
+
+    def forward(self, inputs):
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        return F.one_hot(torch.full((len(inputs),), 2), 5).float()
+
+
+def build(joining='default', **options):
+    return MODELS.build(dict(
+        type='lape_mm.DistilledClassifier', **options,
+        backbone=dict(type='lape_mm.DeiT', distilled=True, joining=joining, img_size=32,
+                      arch=dict(embed_dim=24, depth=2, num_heads=3)),
+        head=dict(type='lape_mm.DistilledClsHead', num_classes=5, in_channels=24,
+                  init_cfg=dict(type='TruncNormal', layer='Linear', std=.02),
+                  loss=dict(type='CrossEntropyLoss'))))
+
+
+def samples(*labels):
+    return [DataSample().set_gt_label(label) for label in labels]
+
+
+def test_the_token_learns_the_teacher_and_the_pooled_vector_the_labels():
+    torch.manual_seed(0)
+    teacher = Teacher()
+    model = build(teacher=teacher, teacher_share=.25)
+    image = torch.randn(2, 3, 32, 32)
+    losses = model.loss(image, samples(0, 1))
+    (pooled, token), = model.backbone(image)
+    head, head_dist = model.head.layers.head, model.head.layers.head_dist
+    expected = .75 * F.cross_entropy(head(pooled), torch.tensor([0, 1]))
+    torch.testing.assert_close(losses['loss_labels'], expected)
+    expected = .25 * F.cross_entropy(head_dist(token), torch.tensor([2, 2]))
+    torch.testing.assert_close(losses['loss_teacher'], expected)
+    assert teacher.modes == [(False, False)]
+    assert not any('teacher' in key for key in model.state_dict())
+    assert not any(parameter is model._teacher[0].linear.weight
+                   for parameter in model.parameters())
+    assert not model.train()._teacher[0].training
+
+
+@pytest.mark.parametrize('joining', ['default', 'lape', 'pvg', 'mpvg'])
+def test_every_parameter_gets_a_gradient_without_a_teacher(joining):
+    model = build(joining)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=.1)
+    sum(model.loss(torch.randn(2, 3, 32, 32), samples(0, 1)).values()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_prediction_is_the_mean_of_both():
+    model = build().eval()
+    image = torch.randn(1, 3, 32, 32)
+    (pooled, token), = model.backbone(image)
+    expected = (model.head.layers.head(pooled) + model.head.layers.head_dist(token)) / 2
+    torch.testing.assert_close(model.head(model.extract_feat(image)), expected)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match='teacher_share=2'):
+        build(teacher_share=2)
+    with pytest.raises(ValueError, match='LinearClsHead'):
+        MODELS.build(dict(
+            type='lape_mm.DistilledClassifier',
+            backbone=dict(type='lape_mm.DeiT', distilled=True, arch='tiny'),
+            head=dict(type='LinearClsHead', num_classes=5, in_channels=192)))
