@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 
+import torch
 from mmengine.config import Config
 
-from lape_mm.backbones.vit import ARCHS
-from lape_mm.position.joining import PRESETS, build_joining
+from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
 
@@ -37,7 +37,7 @@ def load_config(path: str, *, options: Mapping | None = None,
     if joining is not None:
         set_joining(cfg, joining)
     for where, backbone in our_backbones(cfg):
-        check_joining(backbone.get('joining', 'default'), backbone, where)
+        check_backbone(backbone, where)
 
     scope = cfg.get('default_scope')
     if scope not in TOOLBOXES:
@@ -80,18 +80,25 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
             yield path, node
 
 
-def check_joining(joining: str | Mapping, backbone: Mapping | None = None,
-                  where: str = '--joining') -> None:
+def check_joining(joining: str | Mapping) -> None:
     """Raises RunError, with the allowed values, for a joining that no backbone would take."""
-    if isinstance(joining, str) and joining not in PRESETS:
-        raise RunError(f'{where}: unknown joining {joining!r}, expected one of '
-                       f'{", ".join(PRESETS)}, or a dict of settings')
-    backbone = backbone or {}
-    arch = backbone.get('arch')
-    sizes = arch if isinstance(arch, Mapping) else ARCHS.get(arch, ARCHS['tiny'])
-    depth = sizes.get('depth', 12)
     try:
-        build_joining(joining, depth=depth, class_token=backbone.get('class_token'))
+        build_joining(joining, depth=12)
+    except (TypeError, ValueError) as error:
+        raise RunError(f'--joining: {error}') from error
+
+
+def check_backbone(backbone: Mapping, where: str) -> None:
+    """Raises RunError for settings of a backbone of ours that it cannot be built with.
+
+    It is built without memory and without its weights.
+    """
+    settings = {key: value for key, value in backbone.items() if key != 'init_cfg'}
+    settings['type'] = settings['type'].removeprefix('lape_mm.') \
+        if isinstance(settings['type'], str) else settings['type']
+    try:
+        with torch.device('meta'):
+            MODELS.build(settings)
     except (TypeError, ValueError) as error:
         raise RunError(f'{where}: {error}') from error
 

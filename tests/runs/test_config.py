@@ -11,6 +11,7 @@ from mmengine.config import Config  # noqa: E402
 from lape_mm.engine import BFloat16OptimWrapper, bfloat16  # noqa: E402
 from lape_mm.runs import amp, arguments  # noqa: E402
 from lape_mm.runs.config import (  # noqa: E402
+    check_backbone,
     check_joining,
     load_config,
     merge_options,
@@ -58,17 +59,24 @@ class TestJoining:
             check_joining(joining)
 
     def test_wrong_names_the_allowed(self):
-        with pytest.raises(RunError, match='default, share, unshare, lape, pvg, mpvg'):
+        with pytest.raises(RunError, match="'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg'"):
             check_joining('foo')
 
-    def test_class_token(self):
-        with pytest.raises(RunError, match='class token'):
-            check_joining('pvg', dict(class_token=True))
-        check_joining(SETTINGS, dict(class_token=True))
+    @pytest.mark.parametrize('backbone, words', [
+        (dict(joining='pvg', class_token=True), 'class token'),
+        (dict(joining='pvg', arch=dict(embed_dim=8, depth=1, num_heads=1)), 'depth'),
+        (dict(joining='lap'), "'lap'"), (dict(patchsize=8), 'patchsize'),
+        (dict(position='rope'), 'sincos_2d'),
+        (dict(type='lape_mm.Swin', joining='unshare'), 'unshare'),
+        (dict(type='lape_mm.ViTAdapter', windows=[7]), '12 entries')])
+    def test_a_backbone_is_built_before_anything_else(self, backbone, words):
+        with pytest.raises(RunError, match='^model.backbone: ') as error:
+            check_backbone({'type': 'lape_mm.DeiT', **backbone}, 'model.backbone')
+        assert words in str(error.value)
 
-    def test_depth(self):
-        with pytest.raises(RunError, match='depth'):
-            check_joining('pvg', dict(arch=dict(depth=1)))
+    def test_a_backbones_weights_are_not_touched_by_that(self):
+        check_backbone(dict(type='lape_mm.DeiT', joining=SETTINGS, class_token=True,
+                            init_cfg=dict(checkpoint='nowhere.pth')), 'model.backbone')
 
     def test_word_on_the_command_line(self):
         assert arguments.joining('mpvg') == 'mpvg'
@@ -228,5 +236,5 @@ class TestLoadConfig:
         cfg = load_config(path, options={'model.backbone.joining': 'lape'}, joining='pvg')
         assert cfg.model.backbone.joining == 'pvg'
         assert cfg.work_dir.endswith('some_config')
-        with pytest.raises(RunError, match='model.backbone: unknown joining'):
+        with pytest.raises(RunError, match="model.backbone: joining='lap'"):
             load_config(path, options={'model.backbone.joining': 'lap'})
