@@ -1,4 +1,4 @@
-"""LaPE, PVG and MPVG position embedding for DeiT and ViT-Adapter on the OpenMMLab stack.
+"""LaPE, PVG and MPVG position embedding for vision transformers on the OpenMMLab stack.
 
 Importing the package registers its parts with mmengine, in scope ``lape_mm``. Without mmengine
 only `lape_mm.position` is of use, which needs torch alone.

@@ -3,11 +3,13 @@
 Because they name their locations, ``lape_mm.X`` resolves from mmengine, mmpretrain, mmdet and
 mmseg alike, without ``custom_imports`` in a config.
 """
+from mmengine.registry import LOOPS as ROOT_LOOPS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.registry import OPTIM_WRAPPERS as ROOT_OPTIM_WRAPPERS
 from mmengine.registry import Registry
 
+LOOPS = Registry('loop', parent=ROOT_LOOPS, scope='lape_mm', locations=['lape_mm.engine'])
 MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm', locations=['lape_mm.backbones', 'lape_mm.classifiers'])
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor', parent=ROOT_OPTIM_WRAPPER_CONSTRUCTORS, scope='lape_mm',

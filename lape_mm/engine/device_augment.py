@@ -7,7 +7,6 @@ edge of a crop it sees the pixels outside), and the random numbers are others.
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -28,7 +27,7 @@ def resample(images: Tensor, maps: np.ndarray, *, size: tuple[int, int], mode: s
         images: (B, 3, H, W), uint8.
         maps: (B, 3, 3), from a pixel (x, y, 1) of the result to one of the image.
         size: (h, w) of the result.
-        mode: 'bilinear' or 'bicubic'.
+        mode: 'nearest', 'bilinear' or 'bicubic'.
         fill: (3, 1, 1), the colour outside the image; None for that of its edge.
 
     Returns:
@@ -174,9 +173,8 @@ def tone(step, magnitude: np.ndarray, images: Tensor, colours) -> Tensor:
     if kind in PLAIN:
         return PLAIN[kind](images)
     if kind == 'Posterize':
-        bits = torch.from_numpy(8 - np.ceil(magnitude)).to(images.device, torch.uint8)
-        bits = bits.view(-1, 1, 1, 1)
-        return images >> bits << bits
+        kept = (256 - 2 ** (8 - np.ceil(magnitude))).astype(np.uint8)
+        return images & torch.from_numpy(kept).to(images.device).view(-1, 1, 1, 1)
     values, amount = images.float(), _each(magnitude, images)
     if kind == 'Solarize':
         return _bytes(torch.where(values < amount, values, 255 - values))
