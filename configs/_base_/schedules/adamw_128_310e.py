@@ -28,7 +28,8 @@ param_scheduler = [
         convert_to_iter_based=True)
 ]
 
-train_cfg = dict(by_epoch=True, max_epochs=310, val_interval=1)
+# images on the device: --cfg-options train_cfg.type=lape_mm.DeviceTrainLoop, see docs/cifar100.md
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=310, val_interval=1)
 val_cfg = dict()
 test_cfg = dict()
 
