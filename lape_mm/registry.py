@@ -7,12 +7,18 @@ from mmengine.registry import LOOPS as ROOT_LOOPS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.registry import OPTIM_WRAPPERS as ROOT_OPTIM_WRAPPERS
+from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
 from mmengine.registry import Registry
 
 LOOPS = Registry('loop', parent=ROOT_LOOPS, scope='lape_mm', locations=['lape_mm.engine'])
-MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm', locations=['lape_mm.backbones', 'lape_mm.classifiers'])
+MODELS = Registry(
+    'model', parent=ROOT_MODELS, scope='lape_mm',
+    locations=['lape_mm.backbones', 'lape_mm.classifiers'])
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor', parent=ROOT_OPTIM_WRAPPER_CONSTRUCTORS, scope='lape_mm',
     locations=['lape_mm.engine'])
 OPTIM_WRAPPERS = Registry(
     'optimizer wrapper', parent=ROOT_OPTIM_WRAPPERS, scope='lape_mm', locations=['lape_mm.engine'])
+WEIGHT_INITIALIZERS = Registry(
+    'weight initializer', parent=ROOT_WEIGHT_INITIALIZERS, scope='lape_mm',
+    locations=['lape_mm.checkpoints'])

@@ -11,7 +11,8 @@ ROOMS = {
     'position': STACK | {f'lape_mm.{room}' for room in ('backbones', 'checkpoints', 'engine',
                                                         'datasets', 'runs')},
     # mmcv's operator is imported where it is called, and only if it is there
-    'backbones': TOOLBOXES | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},
+    'backbones': TOOLBOXES | {f'lape_mm.{room}' for room in ('checkpoints', 'engine', 'datasets',
+                                                            'runs')},
     'checkpoints': STACK - {'mmengine'} | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},
     'engine': STACK - {'mmengine'} | {'lape_mm.datasets', 'lape_mm.runs'},
     'datasets': STACK | {'torch', 'lape_mm.backbones', 'lape_mm.runs'},

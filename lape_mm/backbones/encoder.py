@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lape_mm.position import Delivery, build_joining, position_table, resize_table
 from lape_mm.position.embedding import RESIZE_MODES
+from lape_mm.registry import WEIGHT_INITIALIZERS
 
 
 def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
@@ -167,12 +168,11 @@ class Encoder(BaseModule):
     def init_weights(self) -> None:
         """Loads what ``init_cfg`` names; all else was initialised on construction."""
         if self.init_cfg:
-            # imported here: loading is the room above, which knows the backbones
-            from lape_mm.checkpoints import load_backbone
             options = dict(self.init_cfg)
             if (kind := options.pop('type', 'Pretrained')) != 'Pretrained':
                 raise ValueError(f"init_cfg.type={kind!r}: expected 'Pretrained'")
-            load_backbone(self, options.pop('checkpoint'), **options)
+            # by the registry: loading is the room above, which knows the backbones
+            WEIGHT_INITIALIZERS.build(dict(type='BackboneWeights', **options))(self)
 
 
 def init_linear(module: nn.Module) -> None:

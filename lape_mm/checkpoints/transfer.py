@@ -10,6 +10,7 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from lape_mm.position import resize_table
+from lape_mm.registry import WEIGHT_INITIALIZERS
 
 from .files import CheckpointError, read_checkpoint
 from .layouts import backbone_state
@@ -81,6 +82,17 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
             f'min_share={min_share:g}; missing first: {", ".join(first)}')
     model.load_state_dict(fitting, strict=False)
     return report
+
+
+@WEIGHT_INITIALIZERS.register_module()
+class BackboneWeights:
+    """What a backbone's ``init_cfg`` stands for: `load_backbone` with these arguments."""
+
+    def __init__(self, checkpoint: str, **options):
+        self.checkpoint, self.options = checkpoint, options
+
+    def __call__(self, model: nn.Module) -> None:
+        load_backbone(model, self.checkpoint, **self.options)
 
 
 def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
