@@ -7,17 +7,17 @@ from .requirements import missing, require, warn_untested
 
 __version__ = '0.1.0'
 __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', '__version__',
-           'missing', 'require']
+           'fold', 'missing', 'require']
 
 warn_untested()
 if not missing('mmengine'):
     from . import engine as engine
-    from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
+    from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold
 
 
 def __getattr__(name: str):
     # reached only where the import above did not happen
     if name in ('CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', 'engine',
-                'backbones'):
+                'backbones', 'fold'):
         require('mmengine')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

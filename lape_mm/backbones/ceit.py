@@ -96,6 +96,11 @@ class LeFFBlock(nn.Module):
         self.leff = LeFF(dim=dim, hidden=int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
 
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """See `Block`."""
+        return self.norm1
+
     def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
                 bias: Tensor | None = None) -> Tensor:
         """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
@@ -213,4 +218,4 @@ class CeiT(VisionTransformer):
             x = self.run_segment(self.run_layer, layer, x, plan, grid)
             noted.append(self.pool(x))
         x = self.norm(self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0])
-        return (x if plan.final is None else x + self.pool(plan.final),)
+        return (self.add_pooled(x if plan.final is None else x + self.pool(plan.final)),)

@@ -94,6 +94,11 @@ class CompactBlock(nn.Module):
         self.linear2 = nn.Linear(int(dim * mlp_ratio), dim)
         self.drop_path = DropPath(drop_path)
 
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """See `Block`."""
+        return self.pre_norm
+
     def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
                 bias: Tensor | None = None) -> Tensor:
         """(B, T, C) and PE of (1, T, C) or None to (B, T, C)."""
@@ -171,3 +176,6 @@ class CompactTransformer(VisionTransformer):
         if self.attention_pool is None:
             return super().pool(x)
         return (self.attention_pool(x).softmax(dim=1) * x).sum(dim=1)
+
+    def pool_final(self, final: Tensor) -> Tensor | None:
+        return super().pool_final(final) if self.attention_pool is None else None

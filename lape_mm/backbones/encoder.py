@@ -98,6 +98,9 @@ class Encoder(BaseModule):
         # for the layers to register, see above
         self._pe_norms, self.last_pe_norm = self.joining.norms(dims=dims, eps=norm_eps)
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if last_norm else None
+        # see lape_mm.backbones.folding
+        self.folded: nn.Module | None = None
+        self.register_buffer('pooled_final', None)
 
     def layers_in_order(self) -> Sequence[nn.Module]:
         """The L layers, each with its ``pe_norm``."""
@@ -112,11 +115,20 @@ class Encoder(BaseModule):
         return [resize_table(getattr(self, name), old=self.grid, new=grid, prefix=self.prefix,
                              mode=self.interpolation) for name in self.table_names]
 
+    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        """The grid (h, w) of the first layer's tokens for an image of (h, w) pixels."""
+        raise NotImplementedError
+
     def delivery(self, grid: tuple[int, int]) -> Delivery:
         """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
 
-        It is made anew in every forward, so that no change of a weight can leave it stale.
+        It is made anew in every forward, so that no change of a weight can leave it stale, unless
+        the model is folded.
         """
+        return self.make_delivery(grid) if self.folded is None else self.folded(grid)
+
+    def make_delivery(self, grid: tuple[int, int]) -> Delivery:
+        """The plan from the weights, see `delivery`."""
         return self.joining.plan(self.tables(grid),
                                  [layer.pe_norm for layer in self.layers_in_order()],
                                  self.last_pe_norm)
@@ -132,6 +144,17 @@ class Encoder(BaseModule):
         if self.norm is not None:
             x = self.norm(x)
         return x if plan.final is None else x + plan.final
+
+    def forget_relative(self) -> None:
+        """Called by folding: drops the tables of a relative bias that the plan has delivered."""
+
+    def pool_final(self, final: Tensor) -> Tensor | None:
+        """What the final term, (1, T, C), adds to a pooled vector, (1, C); None if that varies."""
+        return None
+
+    def add_pooled(self, x: Tensor) -> Tensor:
+        """(B, C) with the final term, where folding has pooled it."""
+        return x if self.pooled_final is None else x + self.pooled_final
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that take no weight decay beside biases and norms, as in DeiT."""
@@ -158,6 +181,9 @@ class Encoder(BaseModule):
                 parameter.requires_grad = False
 
     def train(self, mode: bool = True) -> Encoder:
+        if mode and self.folded is not None:
+            raise RuntimeError('a folded model cannot be trained: its position embedding is '
+                               'constant. Train the model that it was folded from')
         super().train(mode)
         if self.frozen:
             for name, child in self.named_children():

@@ -96,6 +96,11 @@ class Block(nn.Module):
         self.gamma1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
         self.gamma2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
 
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """The norm before the attention, to whose output PE is added."""
+        return self.norm1
+
     def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
                 bias: Tensor | None = None) -> Tensor:
         """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""

@@ -81,7 +81,7 @@ class Swin(Encoder):
             joining=JOININGS.get(joining, joining) if isinstance(joining, str) else joining,
             position=position, drop_path_rate=drop_path_rate, interpolation=interpolation,
             norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
-        self.depths = depths
+        self.depths, self.patch_size = depths, patch_size
         self.check_joining(joining)
         norm = partial(nn.LayerNorm, eps=norm_eps)
         self.patch_embed = PatchEmbed(
@@ -130,7 +130,10 @@ class Swin(Encoder):
         return ((name, parameter) for name, parameter in self.named_parameters()
                 if name.split('.')[0] not in maps)
 
-    def delivery(self, grid: tuple[int, int]) -> Delivery:
+    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        return tuple(-(-side // self.patch_size) for side in img_size)
+
+    def make_delivery(self, grid: tuple[int, int]) -> Delivery:
         """The plan for an image of (h, w) patches; entries of a layer are of its stage's grid."""
         layers = self.layers_in_order()
         if not self.table_names:
@@ -149,6 +152,9 @@ class Swin(Encoder):
         stream, pe = (None if entry is None else entry.unflatten(1, x.shape[1:3])
                       for entry in (plan.stream[layer], plan.attention[layer]))
         return self.layers_in_order()[layer](x if stream is None else x + stream, pe)
+
+    def pool_final(self, final: Tensor) -> Tensor | None:
+        return None if self.out_indices else final.mean(dim=1)
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C of the last stage), a tuple of one.
@@ -169,7 +175,7 @@ class Swin(Encoder):
         grid = x.shape[1:3]
         x = self.run_last_norm(x.flatten(1, 2), plan)
         if not self.out_indices:
-            return (x.mean(dim=1),)
+            return (self.add_pooled(x.mean(dim=1)),)
         # contiguous, since mmcv's operators misread channels-last maps without an error
         return tuple(y.permute(0, 3, 1, 2).contiguous() for y in (*maps, x.unflatten(1, grid)))
 

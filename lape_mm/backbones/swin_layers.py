@@ -65,6 +65,11 @@ class SwinBlock(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
 
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """See `lape_mm.backbones.layers.Block`."""
+        return self.norm1
+
     def forward(self, x: Tensor, pe: Tensor | None) -> Tensor:
         """(B, H, W, C) and PE of (1, H, W, C) or None, to (B, H, W, C)."""
         y = self.norm1(x)

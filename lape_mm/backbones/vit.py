@@ -89,9 +89,12 @@ class VisionTransformer(Encoder):
         unused = self.prefix - len(self.prefix_tokens())
         return [table[:, unused:] for table in super().tables(grid)]
 
-    def delivery(self, grid: tuple[int, int]) -> Delivery:
+    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        return tuple(-(-side // self.stride) for side in img_size)
+
+    def make_delivery(self, grid: tuple[int, int]) -> Delivery:
         if self.relative_index is None:
-            return super().delivery(grid)
+            return super().make_delivery(grid)
         if tuple(grid) != self.grid:
             raise ValueError(f"position='relative' is made for {self.grid[0]} x {self.grid[1]} "
                              f'tokens, got {grid[0]} x {grid[1]}: set img_size')
@@ -99,6 +102,13 @@ class VisionTransformer(Encoder):
         return relative_plan([layer.relative_position_bias_table for layer in attention],
                              [layer.pe_norm for layer in attention], self.relative_index,
                              self.prefix)
+
+    def forget_relative(self) -> None:
+        if self.relative_index is not None:
+            self.relative_index = None
+            for block in self.blocks:
+                attention = block.attn
+                attention.relative_position_bias_table = attention.pe_norm = None
 
     def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], Delivery]:
         """(B, in_channels, H, W) to what enters the first layer.
@@ -127,12 +137,15 @@ class VisionTransformer(Encoder):
         """(B, T, C) to (B, C): the class token, or the mean of the patches."""
         return x[:, self.prefix:].mean(dim=1) if self.cls_token is None else x[:, 0]
 
+    def pool_final(self, final: Tensor) -> Tensor | None:
+        return self.pool(final)
+
     def forward(self, img: Tensor) -> tuple[Tensor]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
         x, grid, plan = self.embed(img)
         for layer in range(self.depth):
             x = self.run_segment(self.run_layer, layer, x, plan, grid)
-        return (self.pool(self.run_last_norm(x, plan)),)
+        return (self.add_pooled(self.pool(self.run_last_norm(x, plan))),)
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         name = param_name.removeprefix(prefix)
@@ -197,6 +210,10 @@ class DeiT(VisionTransformer):
                                  f'0..{self.depth - 1} that end with the last one')
             self.out_indices = tuple(layers)
 
+    def pool_final(self, final: Tensor) -> Tensor | None:
+        # maps and the distillation token take it position by position
+        return None if self.out_indices or self.dist_token is not None else self.pool(final)
+
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
 
@@ -214,7 +231,7 @@ class DeiT(VisionTransformer):
                 maps.append(x)
         x = self.run_last_norm(x, plan)
         if self.out_indices is None:
-            pooled = self.pool(x)
+            pooled = self.add_pooled(self.pool(x))
             return (pooled if self.dist_token is None else (pooled, x[:, self.prefix - 1]),)
         return tuple(tokens[:, self.prefix:].transpose(1, 2).unflatten(2, grid).contiguous()
                      for tokens in (*maps, x))

@@ -150,6 +150,12 @@ class ViTAdapter(VisionTransformer):
         return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()
                      for norm, level, stride in zip(norms, levels, (4, 8, 16, 32)))
 
+    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        return tuple(-(-side // 32) * 2 for side in img_size)
+
+    def pool_final(self, final: Tensor) -> Tensor | None:
+        """None: there are maps alone."""
+
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         adapter = ('level_embed', 'spm', 'interactions', 'up', 'norm1', 'norm2', 'norm3', 'norm4')
         return ((name, parameter) for name, parameter in self.named_parameters()

@@ -1,0 +1,123 @@
+"""A folded model gives what the model gives, for one size, and refuses all that would be stale."""
+import pytest
+import torch
+from test_all import COMPACT, MODELS, build, flat
+
+from lape_mm import fold
+from lape_mm.backbones import DeiT, ViTAdapter
+
+JOININGS = ['default', 'share', 'lape', 'pvg', 'mpvg', dict(first_layer=0, last=1),
+            dict(add_to_input=False, first_layer=1, hierarchical=False, last=0),
+            dict(first_layer=0, norm='scalar')]
+SIZE = (32, 64)
+
+
+def size_of(name):
+    return (16, 24) if name in COMPACT else SIZE
+
+
+def gap(ours, theirs):
+    """The largest difference, relative to the output's scale."""
+    return max(((a.float() - b.float()).abs().max() / max(b.float().abs().max(), 1.)).item()
+               for a, b in zip(flat(ours), flat(theirs)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('joining', JOININGS, ids=str)
+@pytest.mark.parametrize('name', MODELS)
+def test_parity(name, joining):
+    torch.manual_seed(0)
+    model = build(name, joining).eval()
+    folded = fold(model, size_of(name))
+    image = torch.randn(2, 3, *size_of(name))
+    assert gap(folded(image), model(image)) <= 1e-5
+    names = [key for key in folded.state_dict() if 'folded' not in key]
+    assert not [key for key in names if 'pos_embed' in key and 'layer' not in key]
+    assert not [key for key in names if 'pe_norm' in key]
+    if joining in ('lape', 'pvg', 'mpvg'):
+        assert sum(p.numel() for p in folded.parameters()) < \
+            sum(p.numel() for p in model.parameters())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('how', ['autocast', 'cast'])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=['bf16', 'fp16'])
+@pytest.mark.parametrize('joining', ['default', 'lape', 'mpvg'])
+def test_half_precision_parity(joining, dtype, how):
+    torch.manual_seed(0)
+    model = DeiT(arch=dict(embed_dim=24, depth=3, num_heads=3), img_size=32,
+                 joining=joining).eval()
+    folded, image = fold(model, 32), torch.randn(2, 3, 32, 32)
+    if how == 'cast':
+        # the constants were made in float32, which is the better rounding
+        model, folded, image = model.to(dtype), folded.to(dtype), image.to(dtype)
+        expected = model.float()(image.float())
+        assert gap(folded(image), expected) <= (2e-2 if dtype == torch.bfloat16 else 3e-3)
+        return
+    with torch.autocast('cpu', dtype=dtype):
+        assert gap(folded(image), model(image)) <= 2e-3
+
+
+@pytest.mark.parametrize('position', ['sincos_1d', 'sincos_2d', 'relative'])
+def test_other_positions(position):
+    model = DeiT(arch=dict(embed_dim=24, depth=3, num_heads=3), img_size=32, joining='lape',
+                 position=position).eval()
+    folded, image = fold(model, 32), torch.randn(1, 3, 32, 32)
+    assert gap(folded(image), model(image)) <= 1e-5
+    assert 'blocks.0.attn.relative_position_bias_table' not in folded.state_dict()
+
+
+@torch.no_grad()
+def test_maps_and_sizes_of_the_same_padded_grid():
+    model = ViTAdapter(arch=dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8,
+                                 deform_num_heads=3), joining='mpvg', img_size=32).eval()
+    folded = fold(model, (50, 64))
+    for height, width in ((50, 64), (64, 33)):
+        image = torch.randn(1, 3, height, width)
+        assert gap(folded(image), model(image)) <= 1e-5
+
+
+@torch.no_grad()
+def test_it_is_a_copy_and_never_stale():
+    model = DeiT(arch=dict(embed_dim=24, depth=3, num_heads=3), img_size=32, joining='mpvg')
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    folded = fold(model, 32)
+    assert model.training and not folded.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    with pytest.raises(RuntimeError, match='cannot be trained'):
+        folded.train()
+    assert folded.train(False) is folded
+    with pytest.raises(ValueError, match='folded for 2 x 2 tokens, got 3 x 2'):
+        folded(torch.randn(1, 3, 48, 32))
+    with pytest.raises(RuntimeError, match='load them first'):
+        folded.load_state_dict(model.state_dict(), strict=False)
+    with pytest.raises(ValueError, match='folded already'):
+        fold(folded, 32)
+    again = fold(model, 32)
+    model.pos_embed.add_(1.)
+    assert again.load_state_dict(fold(model, 32).state_dict())
+    image = torch.randn(1, 3, 32, 32)
+    assert gap(again(image), model.eval()(image)) <= 1e-5
+    with pytest.raises(ValueError, match='no backbone of lape_mm'):
+        fold(torch.nn.Linear(2, 2), 32)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('neck', [None, dict(type='Identity')])
+@pytest.mark.parametrize('joining', ['lape', 'mpvg'])
+def test_a_classifiers_head_takes_the_last_term(joining, neck):
+    pytest.importorskip('mmpretrain')
+    from mmengine.registry import MODELS as ROOT
+    from mmengine.registry import init_default_scope
+    init_default_scope('mmpretrain')
+    if neck:
+        neck = dict(type='LinearNeck', in_channels=24, out_channels=24, gap_dim=0, norm_cfg=None,
+                    act_cfg=None)
+    model = ROOT.build(dict(
+        type='ImageClassifier', neck=neck,
+        backbone=dict(type='lape_mm.DeiT', img_size=32, joining=joining,
+                      arch=dict(embed_dim=24, depth=2, num_heads=3)),
+        head=dict(type='LinearClsHead', num_classes=5, in_channels=24))).eval()
+    folded, image = fold(model, 32), torch.randn(2, 3, 32, 32)
+    assert gap([folded(image)], [model(image)]) <= 1e-5
+    assert (folded.backbone.pooled_final is None) == (joining == 'lape' or neck is None)
