@@ -116,7 +116,7 @@ class Extractor(nn.Module):
 
     def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
                 grid: tuple[int, int]) -> Tensor:
-        pyramid = pyramid + self.attn(self.query_norm(pyramid), points, self.feat_norm(x), [grid])
+        pyramid = pyramid + self.attn(self.query_norm(pyramid), points, self.feat_norm(x), (grid,))
         return pyramid + self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
 
 

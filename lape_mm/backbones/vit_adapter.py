@@ -120,12 +120,12 @@ class ViTAdapter(VisionTransformer):
         height, width = img.shape[-2:]
         img = F.pad(img, (0, -width % 32, 0, -height % 32))
         c1, *pyramid = self.spm(img)
-        shapes = [tuple(level.shape[-2:]) for level in pyramid]
+        shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = torch.cat([level.flatten(2).transpose(1, 2) + embed
                              for level, embed in zip(pyramid, self.level_embed)], dim=1)
 
         x, grid, plan = self.embed(img)
-        places = (grid, reference_points([grid], x.device),
+        places = (grid, reference_points((grid,), x.device),
                   shapes, reference_points(shapes, x.device))
         maps = []
         for interaction, (first, last) in zip(self.interactions, self.spans):

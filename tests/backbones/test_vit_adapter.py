@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lape_mm.backbones import ViTAdapter
-from lape_mm.backbones.deformable import DeformableAttention, sample, sample_pytorch
+from lape_mm.backbones.deformable import DeformableAttention, sample, sample_grid, sample_rows
 from lape_mm.position import PRESETS
 
 TINY = dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8, deform_num_heads=4)
@@ -128,18 +128,41 @@ def plain_sampling(value, shapes, locations, weights):
 
 def test_sampling_equals_one_written_out_by_hand():
     torch.manual_seed(0)
-    shapes = [(3, 4), (2, 2)]
+    shapes = ((3, 4), (2, 2))
     value = torch.randn(2, 16, 2, 3, dtype=torch.float64)
     locations = torch.rand(2, 5, 2, 2, 3, 2, dtype=torch.float64) * 1.6 - .3
     weights = torch.rand(2, 5, 2, 2, 3, dtype=torch.float64)
-    torch.testing.assert_close(sample_pytorch(value, shapes, locations, weights),
+    torch.testing.assert_close(sample_grid(value, shapes, locations, weights),
                                plain_sampling(value, shapes, locations, weights))
+
+
+def test_rows_and_grid_agree_in_values_and_gradients():
+    torch.manual_seed(0)
+    shapes = ((5, 7), (3, 4), (2, 2))
+    inputs = [torch.randn(2, 51, 2, 3), torch.rand(2, 9, 2, 3, 4, 2) * 1.8 - .4,
+              torch.rand(2, 9, 2, 3, 4)]
+    results = []
+    for way in (sample_grid, sample_rows):
+        value, locations, weights = (x.double().requires_grad_() for x in inputs)
+        output = way(value, shapes, locations, weights)
+        (output * torch.arange(output.numel()).sin().view_as(output)).sum().backward()
+        results.append((output, value.grad, locations.grad, weights.grad))
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+def test_what_is_kept_for_a_size_does_for_training_whoever_asked_first():
+    model = tiny(joining='lape')
+    image = torch.randn(2, 3, 96, 32)
+    with torch.inference_mode():
+        model.eval()(image)
+    sum(level.sum() for level in model.train()(image)).backward()
 
 
 def test_sampling_equals_mmcv():
     ops = pytest.importorskip('mmcv.ops.multi_scale_deform_attn', reason='mmcv is not installed')
     torch.manual_seed(0)
-    shapes = [(8, 6), (4, 3), (2, 2)]
+    shapes = ((8, 6), (4, 3), (2, 2))
     value = torch.randn(2, 64, 4, 8)
     locations, weights = torch.rand(2, 9, 4, 3, 4, 2), torch.rand(2, 9, 4, 3, 4)
     theirs = ops.multi_scale_deformable_attn_pytorch(value, torch.tensor(shapes), locations,
@@ -152,12 +175,12 @@ def test_sampling_equals_mmcv():
 @pytest.mark.parametrize('batch', [1, 3, 70])
 def test_the_cuda_op_equals_the_pytorch_path(batch):
     pytest.importorskip('mmcv._ext', reason='mmcv is installed without its operators')
-    shapes = [(8, 6), (4, 3)]
+    shapes = ((8, 6), (4, 3))
     value = torch.randn(batch, 60, 4, 8, device='cuda')
     locations = torch.rand(batch, 9, 4, 2, 4, 2, device='cuda')
     weights = torch.rand(batch, 9, 4, 2, 4, device='cuda')
     torch.testing.assert_close(sample(value, shapes, locations, weights),
-                               sample_pytorch(value, shapes, locations, weights), rtol=0, atol=1e-5)
+                               sample_grid(value, shapes, locations, weights), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
