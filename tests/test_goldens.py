@@ -5,15 +5,16 @@ model. LAPE_GOLDENS names another folder. A case that cannot be run fails.
 """
 import os
 import re
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
+from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, deformable
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
 
@@ -30,15 +31,22 @@ JOININGS = {'basic': 'default', 'LN': 'lape', 'LaPE': 'lape', 'share': 'share',
 
 @contextmanager
 def arithmetic_of(dtype):
-    """One thread and, in float32, unfused attention: the arithmetic that the cases were made with.
+    """In float32 the arithmetic that the cases were made with.
 
-    In float32 the order of a sum alone moves the ViT-Adapter outputs by up to 4e-5, as a float64
-    run of the same weights shows. The float64 cases hold for fused attention.
+    One thread, unfused attention, grid_sample, and nothing of what is done only without a
+    gradient. In float32 the order of a sum alone moves the ViT-Adapter outputs by up to 4e-5, as a
+    float64 run of the same weights shows. The float64 cases hold for the fast ways, and
+    `test_fast_ways_are_equal` compares both ways on the weights of all cases.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with sdpa_kernel(SDPBackend.MATH) if dtype == torch.float32 else nullcontext():
+        with ExitStack() as stack:
+            if dtype == torch.float32:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                stack.enter_context(torch.enable_grad())
+                stack.enter_context(mock.patch.object(deformable, 'sample',
+                                                      deformable.sample_grid))
             yield
     finally:
         torch.set_num_threads(threads)
@@ -279,3 +287,16 @@ def test_golden(path, tmp_path):
     for ours, theirs in zip(output, expected):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance(path.stem, dtype))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('path', CASES, ids=lambda path: f'{path.parent.parent.name}-{path.stem}')
+def test_fast_ways_are_equal(path, tmp_path):
+    """What runs without a gradient (fused, in place, on rows) against the plain way, in float64."""
+    case, run = read_checkpoint(path), runner_of(path.stem)
+    fast = run(case, tmp_path, torch.float64)
+    with arithmetic_of(torch.float32):
+        plain = run(case, tmp_path, torch.float64)
+    for ours, theirs in zip(fast if isinstance(fast, (list, tuple)) else [fast],
+                            plain if isinstance(plain, (list, tuple)) else [plain]):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)

@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from .deformable import DeformableAttention, Shapes
+from .layers import add, add_scaled
 
 
 class BatchNorm(nn.SyncBatchNorm):
@@ -28,6 +30,28 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
     """3x3 convolution, norm and ReLU."""
     return [nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False), BatchNorm(out),
             nn.ReLU(inplace=True)]
+
+
+def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
+    """``layers(x)``; without a gradient each BatchNorm is folded into its convolution.
+
+    The folded weights are made anew each time, which costs nothing beside the convolution, so
+    that none can be stale.
+    """
+    if torch.is_grad_enabled() or layers.training or torch.is_autocast_enabled(x.device.type):
+        return layers(x)
+    layers = list(layers)
+    while layers:
+        layer = layers.pop(0)
+        if isinstance(layer, nn.Conv2d):
+            norm = layers.pop(0)
+            weight, bias = fuse_conv_bn_weights(
+                layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
+                norm.weight, norm.bias)
+            x = F.conv2d(x, weight, bias, layer.stride, layer.padding)
+        else:
+            x = layer(x)
+    return x
 
 
 class SpatialPriorModule(nn.Module):
@@ -53,10 +77,10 @@ class SpatialPriorModule(nn.Module):
 
     def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(B, in_channels, H, W), H and W multiples of 32, to four maps (B, C, H/s, W/s)."""
-        c1 = self.stem(img)
-        c2 = self.conv2(c1)
-        c3 = self.conv3(c2)
-        c4 = self.conv4(c3)
+        c1 = run_convolutions(self.stem, img)
+        c2 = run_convolutions(self.conv2, c1)
+        c3 = run_convolutions(self.conv3, c2)
+        c4 = run_convolutions(self.conv4, c3)
         return self.fc1(c1), self.fc2(c2), self.fc3(c3), self.fc4(c4)
 
 
@@ -68,9 +92,11 @@ class DWConv(nn.Module):
         self.dwconv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        maps = pyramid.transpose(1, 2).split([h * w for h, w in shapes], dim=2)
-        maps = [self.dwconv(level.unflatten(2, shape)) for level, shape in zip(maps, shapes)]
-        return torch.cat([level.flatten(2) for level in maps], dim=2).transpose(1, 2)
+        # contiguous, as officially: another layout takes another kernel, which rounds otherwise
+        maps = [self.dwconv(level.transpose(1, 2).contiguous().unflatten(2, shape))
+                for level, shape in zip(
+                    pyramid.split([h * w for h, w in shapes], dim=1), shapes)]
+        return torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
 
 
 class ConvFFN(nn.Module):
@@ -97,8 +123,8 @@ class Injector(nn.Module):
         self.gamma = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, points: Tensor, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        return x + self.gamma * self.attn(self.query_norm(x), points, self.feat_norm(pyramid),
-                                          shapes)
+        y = self.attn(self.query_norm(x), points, self.feat_norm(pyramid), shapes)
+        return add_scaled(x, self.gamma, y)
 
 
 class Extractor(nn.Module):
@@ -116,8 +142,9 @@ class Extractor(nn.Module):
 
     def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
                 grid: tuple[int, int]) -> Tensor:
-        pyramid = pyramid + self.attn(self.query_norm(pyramid), points, self.feat_norm(x), (grid,))
-        return pyramid + self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
+        pyramid = add(pyramid, self.attn(self.query_norm(pyramid), points, self.feat_norm(x),
+                                         (grid,)))
+        return add(pyramid, self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes)))
 
 
 class Interaction(nn.Module):

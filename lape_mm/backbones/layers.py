@@ -9,6 +9,21 @@ from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """``x + y`` into y, which nobody else may hold, where no gradient needs it: less memory."""
+    if torch.is_grad_enabled() or x.dtype != y.dtype or torch.broadcast_shapes(
+            x.shape, y.shape) != y.shape:
+        return x + y
+    return y.add_(x)
+
+
+def add_scaled(x: Tensor, scale: Tensor, y: Tensor) -> Tensor:
+    """``x + scale * y``, in one pass where no gradient needs the product."""
+    if torch.is_grad_enabled() or x.dtype != y.dtype:
+        return x + scale * y
+    return torch.addcmul(x, scale, y)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention, over all tokens or over windows of the patch grid.
 
@@ -105,7 +120,13 @@ class Block(nn.Module):
                 bias: Tensor | None = None) -> Tensor:
         """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
         y = self.norm1(x)
-        y = self.attn(y if pe is None else y + pe, grid, bias)
-        x = x + self.drop_path(y if self.gamma1 is None else self.gamma1 * y)
-        y = self.mlp(self.norm2(x))
-        return x + self.drop_path(y if self.gamma2 is None else self.gamma2 * y)
+        y = self.attn(y if pe is None else add(pe, y), grid, bias)
+        x = self.join(x, y, self.gamma1)
+        return self.join(x, self.mlp(self.norm2(x)), self.gamma2)
+
+    def join(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
+        """The stream, (B, T, C), with what a branch adds."""
+        if gamma is None:
+            return add(x, self.drop_path(branch))
+        return add_scaled(x, gamma, branch) if not self.training else \
+            x + self.drop_path(gamma * branch)

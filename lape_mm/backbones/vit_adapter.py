@@ -13,6 +13,7 @@ from lape_mm.registry import MODELS
 from .adapter_layers import BatchNorm, Interaction, SpatialPriorModule, init_adapter
 from .deformable import reference_points
 from .encoder import resolve_arch
+from .layers import add
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
 
 PATCH = 16
@@ -136,15 +137,17 @@ class ViTAdapter(VisionTransformer):
             x, pyramid = self.run_segment(interaction, x, pyramid, layers, *places)
             maps.append(x)
         maps[-1] = self.run_last_norm(x, plan)
-        maps = maps[-1:] * 4 if self.variant == 'detection' else maps
-
-        c2, c3, c4 = (level.transpose(1, 2).unflatten(2, shape) for level, shape in zip(
-            pyramid.split([h * w for h, w in shapes], dim=1), shapes))
+        # contiguous: what follows from channels-last maps would be copied at four times the size
+        maps = [tokens.transpose(1, 2).contiguous().unflatten(2, grid) for tokens in
+                (maps[-1:] if self.variant == 'detection' else maps)]
+        c2, c3, c4 = (level.transpose(1, 2).contiguous().unflatten(2, shape)
+                      for level, shape in zip(
+                          pyramid.split([h * w for h, w in shapes], dim=1), shapes))
         levels = []
-        for level, tokens in zip((self.up(c2) + c1, c2, c3, c4), maps):
-            x = tokens.transpose(1, 2).unflatten(2, grid)
-            x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
-            levels.append(level + x)
+        for level, x in zip((add(c1, self.up(c2)), c2, c3, c4), maps * (4 // len(maps))):
+            if level.shape[2:] != grid:
+                x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
+            levels.append(add(x, level))
         norms = (self.norm1, self.norm2, self.norm3, self.norm4)
         # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
         return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()
