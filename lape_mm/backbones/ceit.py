@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from lape_mm.registry import MODELS
 
 from .encoder import init_linear, resolve_arch
-from .layers import Attention
+from .layers import Attention, add
 from .vit import VisionTransformer
 
 ARCHS = {
@@ -105,8 +105,8 @@ class LeFFBlock(nn.Module):
                 bias: Tensor | None = None) -> Tensor:
         """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
         y = self.norm1(x)
-        x = x + self.drop_path(self.attn(y if pe is None else y + pe, grid, bias))
-        return x + self.drop_path(self.leff(self.norm2(x), grid))
+        x = add(x, self.drop_path(self.attn(y if pe is None else add(pe, y), grid, bias)))
+        return add(x, self.drop_path(self.leff(self.norm2(x), grid)))
 
 
 class LastQuery(Attention):

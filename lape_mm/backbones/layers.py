@@ -52,11 +52,21 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, grid: tuple[int, int], bias: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], bias: Tensor | None = None,
+                keep: int | None = None) -> Tensor:
         """(B, T, C) to (B, T, C); with windows, T is exactly the grid's h * w.
 
-        ``bias``, (1, heads, T, T), is added to the scaled logits of global attention.
+        ``bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
+        ``keep`` the first so many tokens alone attend, to all: (B, T, C) to (B, keep, C).
         """
+        if keep is not None:
+            parts = (x.shape[2], 2 * x.shape[2])
+            weights, shifts = self.qkv.weight.split(parts), (None, None)
+            if self.qkv.bias is not None:
+                shifts = self.qkv.bias.split(parts)
+            q, = self._split(F.linear(x[:, :keep], weights[0], shifts[0]))
+            k, v = self._split(F.linear(x, weights[1], shifts[1]))
+            return self.proj(self._mix(q, k, v, None if bias is None else bias[:, :, :keep]))
         qkv = self.qkv(x)
         mix = (self._attend(qkv, bias) if self.window_size is None else
                self._attend_windows(qkv, grid))
@@ -64,7 +74,16 @@ class Attention(nn.Module):
 
     def _attend(self, qkv: Tensor, bias: Tensor | None = None) -> Tensor:
         """(B, T, 3 C) to (B, T, C)."""
-        q, k, v = qkv.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        return self._mix(*self._split(qkv), bias)
+
+    def _split(self, rows: Tensor) -> Tensor:
+        """(B, T, n C) to (n, B, heads, T, C / heads)."""
+        width = self.proj.in_features
+        return rows.unflatten(2, (-1, self.num_heads, width // self.num_heads)) \
+            .permute(2, 0, 3, 1, 4)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """Queries, keys and values (B, heads, T, C / heads) to (B, T of q, C)."""
         mix = F.scaled_dot_product_attention(
             q, k, v, attn_mask=None if bias is None else bias.to(q.dtype),
             dropout_p=self.drop if self.training else 0.)
@@ -117,11 +136,14 @@ class Block(nn.Module):
         return self.norm1
 
     def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
-                bias: Tensor | None = None) -> Tensor:
-        """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
+                bias: Tensor | None = None, keep: int | None = None) -> Tensor:
+        """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C).
+
+        With ``keep`` only the first so many tokens are computed, (B, keep, C).
+        """
         y = self.norm1(x)
-        y = self.attn(y if pe is None else add(pe, y), grid, bias)
-        x = self.join(x, y, self.gamma1)
+        y = self.attn(y if pe is None else add(pe, y), grid, bias, keep)
+        x = self.join(x if keep is None else x[:, :keep], y, self.gamma1)
         return self.join(x, self.mlp(self.norm2(x)), self.gamma2)
 
     def join(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:

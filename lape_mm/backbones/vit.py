@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from timm.layers import PatchEmbed, to_2tuple
@@ -12,7 +14,7 @@ from lape_mm.position.relative import relative_index, relative_norm, relative_pl
 from lape_mm.registry import MODELS
 
 from .encoder import Encoder, init_linear, resolve_arch
-from .layers import Block
+from .layers import Block, add
 
 ARCHS = {
     'tiny': dict(embed_dim=192, depth=12, num_heads=3),
@@ -118,20 +120,22 @@ class VisionTransformer(Encoder):
             them; the plan.
         """
         patches = self.patch_embed(img)
-        tokens = patches.flatten(2).transpose(1, 2)
+        # in the layout of tokens from here on: what adds to another layout keeps it, layer by layer
+        tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if prefix := self.prefix_tokens():
             tokens = torch.cat([*(token.expand(len(tokens), -1, -1) for token in prefix), tokens],
                                dim=1)
         grid = tuple(patches.shape[-2:])
         plan = self.delivery(grid)
-        return tokens if plan.stream[0] is None else tokens + plan.stream[0], grid, plan
+        return tokens if plan.stream[0] is None else add(plan.stream[0], tokens), grid, plan
 
-    def run_layer(self, layer: int, x: Tensor, plan: Delivery, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) through one layer and what the plan delivers to it."""
+    def run_layer(self, layer: int, x: Tensor, plan: Delivery, grid: tuple[int, int],
+                  **options) -> Tensor:
+        """(B, T, C) through one layer, with its ``options``, and what the plan delivers to it."""
         if layer and plan.stream[layer] is not None:
             x = x + plan.stream[layer]
         bias = None if plan.bias is None else plan.bias[layer]
-        return self.blocks[layer](x, plan.attention[layer], grid, bias)
+        return self.blocks[layer](x, plan.attention[layer], grid, bias, **options)
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, T, C) to (B, C): the class token, or the mean of the patches."""
@@ -142,10 +146,24 @@ class VisionTransformer(Encoder):
 
     def forward(self, img: Tensor) -> tuple[Tensor]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
-        x, grid, plan = self.embed(img)
-        for layer in range(self.depth):
-            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        x, plan = self.encode(img)
         return (self.add_pooled(self.pool(self.run_last_norm(x, plan))),)
+
+    def encode(self, img: Tensor) -> tuple[Tensor, Delivery]:
+        """The tokens that `pool` asks for after the last layer, and the plan.
+
+        Where that is the class token alone, (B, P, C), the last layer computes no other. Otherwise
+        (B, T, C).
+        """
+        x, grid, plan = self.embed(img)
+        for layer in range(self.depth - 1):
+            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        keep = self.prefix if self.cls_token is not None else None
+        last = partial(self.run_layer, keep=keep)
+        x = self.run_segment(last, self.depth - 1, x, plan, grid)
+        if keep is not None and plan.final is not None:
+            plan = replace(plan, final=plan.final[:, :keep])
+        return x, plan
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         name = param_name.removeprefix(prefix)
@@ -223,15 +241,17 @@ class DeiT(VisionTransformer):
         With ``out_indices``: to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them;
         the last layer's is taken after the last LayerNorm and PE's final term.
         """
+        if self.out_indices is None:
+            x, plan = self.encode(img)
+            x = self.run_last_norm(x, plan)
+            pooled = self.add_pooled(self.pool(x))
+            return (pooled if self.dist_token is None else (pooled, x[:, self.prefix - 1]),)
         x, grid, plan = self.embed(img)
         maps = []
         for layer in range(self.depth):
             x = self.run_segment(self.run_layer, layer, x, plan, grid)
-            if self.out_indices and layer in self.out_indices[:-1]:
+            if layer in self.out_indices[:-1]:
                 maps.append(x)
         x = self.run_last_norm(x, plan)
-        if self.out_indices is None:
-            pooled = self.add_pooled(self.pool(x))
-            return (pooled if self.dist_token is None else (pooled, x[:, self.prefix - 1]),)
         return tuple(tokens[:, self.prefix:].transpose(1, 2).unflatten(2, grid).contiguous()
                      for tokens in (*maps, x))
