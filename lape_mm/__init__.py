@@ -1,8 +1,11 @@
 """LaPE, PVG and MPVG position embedding for vision transformers on the OpenMMLab stack.
 
-Importing the package registers its parts with mmengine, in scope ``lape_mm``. Without mmengine
-only `lape_mm.position` is of use, which needs torch alone.
+Importing the package registers its backbones with mmengine, in scope ``lape_mm``; all else is
+registered when it is first asked for, by the registries' locations. Without mmengine only
+`lape_mm.position` is of use, which needs torch alone.
 """
+from importlib import import_module
+
 from .requirements import missing, require, warn_untested
 
 __version__ = '0.1.0'
@@ -11,13 +14,13 @@ __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter',
 
 warn_untested()
 if not missing('mmengine'):
-    from . import engine as engine
     from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold
 
 
 def __getattr__(name: str):
-    # reached only where the import above did not happen
     if name in ('CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', 'engine',
                 'backbones', 'fold'):
         require('mmengine')
+        # all but the engine, which brings mmengine's runner, is here wherever mmengine is
+        return import_module(f'{__name__}.engine')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 
 import torch
-from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,11 +42,14 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
     return {**details, **arch}
 
 
-class Encoder(BaseModule):
+class Encoder(nn.Module):
     """Holds the PE tables and turns them into the plan that its layers carry out.
 
     A subclass makes the layers, each of which registers its norm of PE as ``pe_norm``, and lists
     them as `layers_in_order`.
+
+    Of mmengine's BaseModule it has what the toolboxes ask a backbone for, ``init_cfg`` and
+    `init_weights`; to import that class costs more than all of this package does.
 
     Args:
         grid: (h, w) in tokens that the PE tables cover.
@@ -71,7 +74,8 @@ class Encoder(BaseModule):
                  norm_eps: float = 1e-6, last_norm: bool | None = True,
                  drop_path_rate: float = 0., with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
-        super().__init__(init_cfg=init_cfg)
+        super().__init__()
+        self.init_cfg = deepcopy(init_cfg)
         if interpolation not in RESIZE_MODES:
             raise ValueError(f'interpolation={interpolation!r}: expected one of {RESIZE_MODES}')
         if not 0 <= drop_path_rate < 1:
