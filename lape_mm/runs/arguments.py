@@ -1,4 +1,4 @@
-"""The options that tools/train.py and tools/test.py share."""
+"""The options that several tools share."""
 import argparse
 import ast
 import os
@@ -44,10 +44,8 @@ def joining(text: str) -> str | dict:
     return literal(text) if text.lstrip().startswith('{') else text
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds what both tools know, in the words of OpenMMLab's own tools."""
-    parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: '
-                        'work_dirs/<name of the config>)')
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds what changes a config's model."""
     parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
                         'a dict of settings; set in every place of the config that needs it, '
                         'after --cfg-options')
@@ -55,6 +53,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
                         help='settings of the config to override; lists take indices '
                         '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), dicts are '
                         'written as in Python')
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds what training and testing know, in the words of OpenMMLab's own tools."""
+    parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: '
+                        'work_dirs/<name of the config>)')
+    add_model(parser)
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
     # torch.distributed.launch passes it in either spelling
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0,

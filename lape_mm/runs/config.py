@@ -94,8 +94,9 @@ def check_backbone(backbone: Mapping, where: str) -> None:
     It is built without memory and without its weights.
     """
     settings = {key: value for key, value in backbone.items() if key != 'init_cfg'}
-    settings['type'] = settings['type'].removeprefix('lape_mm.') \
-        if isinstance(settings['type'], str) else settings['type']
+    if isinstance(settings['type'], str):
+        # by its full name, whatever the default scope is
+        settings['type'] = f'lape_mm.{settings["type"].removeprefix("lape_mm.")}'
     try:
         with torch.device('meta'):
             MODELS.build(settings)

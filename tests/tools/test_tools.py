@@ -42,7 +42,7 @@ def test_test_arguments(tool):
 
 @pytest.mark.parametrize('name, argv, said', [
     ('train', ['no.py'], 'there is no config no.py'),
-    ('train', ['no.py', '--joining', 'foo'], "unknown joining 'foo', expected one of default"),
+    ('train', ['no.py', '--joining', 'foo'], "joining='foo': expected one of 'default'"),
     ('train', ['no.py', '--joining', '{last}'], 'expected a Python dict'),
     ('test', ['no.py', 'no.pth'], 'there is no config no.py'),
 ])

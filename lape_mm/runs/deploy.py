@@ -1,0 +1,104 @@
+"""A trained model, folded for one image size, as a config and a checkpoint of their own."""
+from __future__ import annotations
+
+import os
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+
+from lape_mm.backbones import fold
+from lape_mm.backbones.encoder import Encoder
+from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
+from lape_mm.checkpoints.layouts import unwrap
+
+from .config import load_config, our_backbones
+from .errors import RunError
+
+TOLERANCE = 1e-5  # of the backbone's output in float32, relative to its scale
+
+
+def load_model(cfg: Config, checkpoint: str) -> nn.Module:
+    """A config's model with a checkpoint's weights, all of them, in evaluation mode.
+
+    Raises:
+        RunError: the checkpoint cannot be read, or does not fit.
+    """
+    from .session import check_fits
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    check_fits(model, checkpoint)
+    model.load_state_dict(unwrap(read_checkpoint(checkpoint)))
+    return model.eval()
+
+
+def deploy(args: Namespace) -> None:
+    """tools/deploy.py: folds, compares with the unfolded model, and writes both files.
+
+    Args:
+        args: config, checkpoint, out (a folder), img_size, joining, cfg_options, force.
+
+    Raises:
+        RunError: something cannot be read, folded or written.
+    """
+    out = Path(args.out)
+    files = out / 'model.py', out / 'model.pth'
+    if any(file.exists() for file in files) and not args.force:
+        raise RunError(f'{out} holds a model already: choose another folder, or --force')
+    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
+    size = (args.img_size * 2)[:2]
+    try:
+        model = load_model(cfg, args.checkpoint)
+        folded = fold(model, size)
+    except (CheckpointError, ValueError) as error:
+        raise RunError(str(error)) from error
+    difference = compare(model, folded, size)
+    if difference > TOLERANCE:
+        raise RunError(f'folded and unfolded outputs differ by {difference:.1e} of their scale, '
+                       f'more than {TOLERANCE:.0e}: nothing was written')
+    for path, backbone in list(our_backbones(cfg)):
+        encoder = model.get_submodule(path.removeprefix('model.'))
+        kept = folded.get_submodule(path.removeprefix('model.'))
+        plain = {key: value for key, value in backbone.items() if key != 'init_cfg'}
+        backbone.clear()
+        backbone.update(
+            type='lape_mm.folded_backbone', img_size=size, backbone=plain,
+            pooled_in_head=encoder.last_pe_norm is not None and kept.pooled_final is None)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        config, weights = os.path.join(folder, 'model.py'), os.path.join(folder, 'model.pth')
+        cfg.dump(config)
+        torch.save({'state_dict': folded.state_dict(),
+                    'meta': {'folded_from': str(args.checkpoint), 'img_size': size}}, weights)
+        for part, file in zip((config, weights), files):
+            os.replace(part, file)
+    before, after = (sum(p.numel() for p in part.parameters()) for part in (model, folded))
+    print(f'folded for {size[0]} x {size[1]} pixels: {before:,} parameters to {after:,}, outputs '
+          f'differ by {difference:.1e} of their scale\n{files[0]}\n{files[1]}')
+
+
+@torch.no_grad()
+def compare(model: nn.Module, folded: nn.Module, size: tuple[int, int]) -> float:
+    """The largest difference of the backbones' outputs on noise, relative to their scale.
+
+    A final term that has moved into a classifier is compared with it.
+    """
+    worst = 0.
+    for name, encoder in model.named_modules():
+        if not isinstance(encoder, Encoder):
+            continue
+        channels = next(p for p in encoder.patch_embed.parameters() if p.ndim == 4).shape[1] \
+            if any(p.ndim == 4 for p in encoder.patch_embed.parameters()) else 3
+        image = torch.randn(2, channels, *size)
+        theirs, ours = encoder(image), folded.get_submodule(name)(image)
+        head = getattr(getattr(model, 'head', None), 'fc', None)
+        if head is not None:
+            theirs, ours = (head(theirs[-1]),), (folded.head.fc(ours[-1]),)
+        for a, b in zip(ours, theirs):
+            a, b = (x if isinstance(x, torch.Tensor) else torch.stack(x) for x in (a, b))
+            worst = max(worst, ((a - b).abs().max() / b.abs().max().clamp(min=1)).item())
+    return worst

@@ -1,0 +1,66 @@
+"""tools/deploy.py: a folded model is a config and a checkpoint like any other."""
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip('mmpretrain')
+from mmengine.config import Config  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+
+from lape_mm.runs.config import load_config  # noqa: E402
+from lape_mm.runs.deploy import load_model  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[2] / 'tools'))
+
+CONFIG = '''
+default_scope = 'mmpretrain'
+model = dict(
+    type='ImageClassifier',
+    backbone=dict(type='lape_mm.DeiT', img_size=32, joining={joining!r},
+                  arch=dict(embed_dim=24, depth=2, num_heads=3)),
+    head=dict(type='LinearClsHead', num_classes=5, in_channels=24))
+'''
+
+
+@pytest.fixture
+def trained(tmp_path, request):
+    (tmp_path / 'c.py').write_text(CONFIG.format(joining=request.param))
+    init_default_scope('mmpretrain')
+    model = MODELS.build(Config.fromfile(tmp_path / 'c.py').model)
+    torch.save({'state_dict': model.state_dict()}, tmp_path / 'c.pth')
+    return tmp_path, model.eval()
+
+
+def run(*argv):
+    sys.modules.pop('deploy', None)
+    import deploy
+    return deploy.main([str(part) for part in argv])
+
+
+@pytest.mark.parametrize('trained', ['default', 'lape', 'mpvg'], indirect=True)
+def test_the_folded_model_gives_the_same(trained, capsys):
+    folder, model = trained
+    assert run(folder / 'c.py', folder / 'c.pth', folder / 'out', '--img-size', 48, 32) == 0
+    assert 'folded for 48 x 32 pixels' in capsys.readouterr().out
+    cfg = load_config(str(folder / 'out/model.py'))
+    folded = load_model(cfg, str(folder / 'out/model.pth'))
+    image = torch.randn(2, 3, 48, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(image), model(image), rtol=0, atol=1e-5)
+    assert not any('pe_norm' in key for key in folded.state_dict())
+    # a second run writes over nothing
+    assert run(folder / 'c.py', folder / 'c.pth', folder / 'out', '--img-size', 32) == 2
+    assert 'holds a model already' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('trained', ['mpvg'], indirect=True)
+def test_what_cannot_be_deployed_is_said(trained, capsys):
+    folder, _ = trained
+    assert run(folder / 'c.py', folder / 'c.pth', folder / 'out', '--img-size', 32,
+               '--joining', 'default') == 2
+    assert 'does not fit' in capsys.readouterr().err
+    assert run(folder / 'c.py', folder / 'nothing.pth', folder / 'out', '--img-size', 32) == 2
+    assert 'no such file' in capsys.readouterr().err
+    assert not (folder / 'out').exists()

@@ -1,0 +1,38 @@
+#!/usr/bin/env python
+"""Fold a trained model for one image size, and write it as a config and a checkpoint.
+
+    python tools/deploy.py configs/quickstart/upernet.py CHECKPOINT deployed --img-size 128
+    python tools/test.py deployed/model.py deployed/model.pth
+"""
+import argparse
+import sys
+
+from lape_mm.runs.errors import exit_status
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    from lape_mm.runs import arguments
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('out', help='folder for model.py and model.pth')
+    parser.add_argument('--img-size', nargs='+', type=int, required=True, metavar='PIXELS',
+                        help='side, or height and width, of the images as they enter the backbone')
+    parser.add_argument('--force', action='store_true', help='overwrite what OUT holds')
+    arguments.add_model(parser)
+    args = parser.parse_args(argv)
+    if len(args.img_size) > 2:
+        parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    def run() -> None:
+        from lape_mm.runs.deploy import deploy
+        deploy(parse_args(argv))
+
+    return exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
