@@ -36,9 +36,11 @@ def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
     """``layers(x)``; without a gradient each BatchNorm is folded into its convolution.
 
     The folded weights are made anew each time, which costs nothing beside the convolution, so
-    that none can be stale.
+    that none can be stale. Compilers and exporters get the layers as they are: they fuse
+    themselves, and cannot trace a parameter that is made on the way.
     """
-    if torch.is_grad_enabled() or layers.training or torch.is_autocast_enabled(x.device.type):
+    if (torch.is_grad_enabled() or layers.training or torch.compiler.is_compiling()
+            or torch.is_autocast_enabled(x.device.type)):
         return layers(x)
     layers = list(layers)
     while layers:

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from itertools import accumulate
 
 import torch
@@ -13,8 +14,20 @@ from torch.autograd.function import once_differentiable
 Shapes = tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)  # what is kept has to do for training, whoever asks first
+def once_a_size(function: Callable[[Shapes, torch.device], Tensor]) \
+        -> Callable[[Shapes, torch.device], Tensor]:
+    """Keeps what a function of some maps' sizes made, for each device."""
+    # what is kept has to do for training, whoever asks first
+    kept = lru_cache(maxsize=32)(torch.inference_mode(False)(function))
+
+    @wraps(function)
+    def call(shapes: Shapes, device: torch.device) -> Tensor:
+        # a compiler's or an exporter's stand-in for a tensor must not be kept
+        return (function if torch.compiler.is_compiling() else kept)(shapes, device)
+    return call
+
+
+@once_a_size
 def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
     """The centres of all cells of some maps, level by level and row by row.
 
@@ -32,8 +45,7 @@ def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
     return torch.cat(points)[None, :, None]
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
+@once_a_size
 def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
     """(levels, 3), int64: width, height and first cell of each map, once a size and device."""
     starts = accumulate((height * width for height, width in shapes[:-1]), initial=0)

@@ -123,8 +123,9 @@ class VisionTransformer(Encoder):
         # in the layout of tokens from here on: what adds to another layout keeps it, layer by layer
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if prefix := self.prefix_tokens():
-            tokens = torch.cat([*(token.expand(len(tokens), -1, -1) for token in prefix), tokens],
-                               dim=1)
+            # shape, since len() would be a constant in an exported graph
+            batch = tokens.shape[0]
+            tokens = torch.cat([*(token.expand(batch, -1, -1) for token in prefix), tokens], dim=1)
         grid = tuple(patches.shape[-2:])
         plan = self.delivery(grid)
         return tokens if plan.stream[0] is None else add(plan.stream[0], tokens), grid, plan
