@@ -2,7 +2,7 @@
 
 Importing the package registers its backbones with mmengine, in scope ``lape_mm``; all else is
 registered when it is first asked for, by the registries' locations. Without mmengine only
-`lape_mm.position` is of use, which needs torch alone.
+`lape_mm.position` is of use, which needs torch and timm alone.
 """
 from importlib import import_module
 
@@ -18,9 +18,9 @@ if not missing('mmengine'):
 
 
 def __getattr__(name: str):
-    if name in ('CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', 'engine',
-                'backbones', 'fold'):
-        require('mmengine')
-        # all but the engine, which brings mmengine's runner, is here wherever mmengine is
+    if name == 'engine' and not missing('mmengine'):
+        # on demand, since it brings mmengine's runner, which a backbone alone does not need
         return import_module(f'{__name__}.engine')
+    if name in (*__all__, 'backbones', 'engine'):  # reached where mmengine is missing
+        require('mmengine')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

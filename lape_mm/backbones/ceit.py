@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, Mlp
+from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from lape_mm.registry import MODELS
 
 from .encoder import init_linear, resolve_arch
-from .layers import Attention, add
+from .layers import Attention, Block
 from .vit import VisionTransformer
 
 ARCHS = {
@@ -81,42 +81,15 @@ class LeFF(nn.Module):
         return torch.cat([x[:, :prefix].to(y.dtype), y], dim=1) if prefix else y
 
 
-class LeFFBlock(nn.Module):
-    """A `lape_mm.backbones.layers.Block`, and its arguments, with `LeFF` for the MLP."""
+class LeFFBlock(Block):
+    """A `Block` with `LeFF` for the MLP."""
 
-    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4., qkv_bias: bool = True,
-                 norm_eps: float = 1e-6, drop_path: float = 0., pe_norm: nn.Module | None = None,
-                 attention: Mapping | None = None):
-        super().__init__()
-        self.pe_norm = pe_norm
-        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
-                              **(attention or {}))
-        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.leff = LeFF(dim=dim, hidden=int(dim * mlp_ratio))
-        self.drop_path = DropPath(drop_path)
+    def make_feed_forward(self, dim: int, hidden: int) -> None:
+        self.leff = LeFF(dim=dim, hidden=hidden)
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        """See `Block`."""
-        return self.norm1
-
-    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
-                bias: Tensor | None = None) -> Tensor:
-        """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C)."""
-        y = self.norm1(x)
-        x = add(x, self.drop_path(self.attn(y if pe is None else add(pe, y), grid, bias)))
-        return add(x, self.drop_path(self.leff(self.norm2(x), grid)))
-
-
-class LastQuery(Attention):
-    """Attention of the last token to all."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, C) to (B, 1, C)."""
-        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        mix = F.scaled_dot_product_attention(q[:, :, -1:], k, v)
-        return self.proj(mix.transpose(1, 2).flatten(2))
+    def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, T, C) to (B, T, C), over the patch grid."""
+        return self.leff(x, grid)
 
 
 class LayerwiseAttention(nn.Module):
@@ -126,14 +99,15 @@ class LayerwiseAttention(nn.Module):
                  norm_eps: float):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = LastQuery(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias)
+        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias)
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
         self.feedforward = Mlp(dim, int(dim * mlp_ratio))
         self.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, C) to (B, 1, C)."""
-        x = x[:, -1:] + self.attn(self.norm1(x))
+        x = x.roll(1, dims=1)  # the last one first: attention minds no order
+        x = x[:, :1] + self.attn(self.norm1(x), (1, x.shape[1]), keep=1)
         return x + self.feedforward(self.norm2(x))
 
 

@@ -12,7 +12,7 @@ from lape_mm.position.embedding import KINDS
 from lape_mm.registry import MODELS
 
 from .encoder import init_linear, resolve_arch
-from .layers import Attention, add
+from .layers import Attention
 from .vit import VisionTransformer
 
 SEVEN = dict(embed_dim=256, depth=7, num_heads=4)
@@ -103,9 +103,9 @@ class CompactBlock(nn.Module):
                 bias: Tensor | None = None, keep: int | None = None) -> Tensor:
         """(B, T, C) and PE of (1, T, C) or None to (B, T, C), or ``keep`` tokens as `Block`."""
         y = self.pre_norm(x)
-        y = self.self_attn(y if pe is None else add(pe, y), grid, bias, keep)
-        x = self.norm1(add(x if keep is None else x[:, :keep], self.drop_path(y)))
-        return add(x, self.drop_path(self.linear2(F.gelu(self.linear1(x)))))
+        y = self.self_attn(y if pe is None else y + pe, grid, bias, keep)
+        x = self.norm1((x if keep is None else x[:, :keep]) + self.drop_path(y))
+        return x + self.drop_path(self.linear2(F.gelu(self.linear1(x))))
 
 
 @MODELS.register_module()

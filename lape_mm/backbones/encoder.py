@@ -42,6 +42,23 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
     return {**details, **arch}
 
 
+def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) \
+        -> tuple[int, ...]:
+    """Numbers of layers or stages, counted from 0; none for None.
+
+    Raises:
+        ValueError: unless they rise and end with the last one, without whose map parameters would
+            be left without a gradient.
+    """
+    if out_indices is None:
+        return ()
+    chosen = tuple(index + count if index < 0 else index for index in out_indices)
+    if count - 1 not in chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 0:
+        raise ValueError(f'out_indices={tuple(out_indices)}: expected rising {what} of '
+                         f'0..{count - 1} that end with the last one')
+    return chosen
+
+
 class Encoder(nn.Module):
     """Holds the PE tables and turns them into the plan that its layers carry out.
 
@@ -93,6 +110,9 @@ class Encoder(nn.Module):
         self.prefix = int(self.has_class_token) + more_tokens  # slots of the tables
 
         count = self.joining.tables(self.depth) if position else 0
+        if count > 1 and position != 'learnable':
+            raise ValueError(f'position={position!r}: a table for each layer (unshare) has to be '
+                             "learned, expected 'learnable'")
         self.table_names = (['pos_embed'] if count == 1 else
                             [f'pos_embed{layer}' for layer in range(count)])
         for name in self.table_names:

@@ -9,14 +9,6 @@ from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 
-def add(x: Tensor, y: Tensor) -> Tensor:
-    """``x + y`` into y, which nobody else may hold, where no gradient needs it: less memory."""
-    if torch.is_grad_enabled() or x.dtype != y.dtype or torch.broadcast_shapes(
-            x.shape, y.shape) != y.shape:
-        return x + y
-    return y.add_(x)
-
-
 def add_scaled(x: Tensor, scale: Tensor, y: Tensor) -> Tensor:
     """``x + scale * y``, in one pass where no gradient needs the product."""
     if torch.is_grad_enabled() or x.dtype != y.dtype:
@@ -59,6 +51,10 @@ class Attention(nn.Module):
         ``bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
         ``keep`` the first so many tokens alone attend, to all: (B, T, C) to (B, keep, C).
         """
+        if keep is not None and type(self.qkv) is not nn.Linear:  # quantised, LoRA and the like
+            q, k, v = self._split(self.qkv(x))
+            return self.proj(self._mix(q[:, :, :keep], k, v,
+                                       None if bias is None else bias[:, :, :keep]))
         if keep is not None:
             parts = (x.shape[2], 2 * x.shape[2])
             weights, shifts = self.qkv.weight.split(parts), (None, None)
@@ -125,7 +121,7 @@ class Block(nn.Module):
         self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
                               **(attention or {}))
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.make_feed_forward(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
         self.gamma1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
         self.gamma2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
@@ -142,13 +138,21 @@ class Block(nn.Module):
         With ``keep`` only the first so many tokens are computed, (B, keep, C).
         """
         y = self.norm1(x)
-        y = self.attn(y if pe is None else add(pe, y), grid, bias, keep)
+        y = self.attn(y if pe is None else y + pe, grid, bias, keep)
         x = self.join(x if keep is None else x[:, :keep], y, self.gamma1)
-        return self.join(x, self.mlp(self.norm2(x)), self.gamma2)
+        return self.join(x, self.feed_forward(self.norm2(x), grid), self.gamma2)
+
+    def make_feed_forward(self, dim: int, hidden: int) -> None:
+        """Registers what `feed_forward` runs, under its checkpoints' name."""
+        self.mlp = Mlp(dim, hidden)
+
+    def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, T, C) to (B, T, C), position by position."""
+        return self.mlp(x)
 
     def join(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
         """The stream, (B, T, C), with what a branch adds."""
         if gamma is None:
-            return add(x, self.drop_path(branch))
+            return x + self.drop_path(branch)
         return add_scaled(x, gamma, branch) if not self.training else \
             x + self.drop_path(gamma * branch)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lape_mm.position import KINDS, PRESETS, Delivery, Joining
 from lape_mm.registry import MODELS
 
-from .encoder import Encoder, init_linear, resolve_arch
+from .encoder import Encoder, check_out_indices, init_linear, resolve_arch
 from .swin_layers import SwinBlock, SwinStage
 
 ARCHS = {
@@ -44,7 +44,7 @@ class Swin(Encoder):
     the MPVG paper has it. PE crosses to the next stage's grid through the tokens' own
     `PatchMerging`, norm and all; so does the table itself on its way to MPVG's last term, without
     any PE norm. The papers do not say so, but it is the choice that their parameter counts leave:
-    merging parameters of PE's own would show in them.
+    merging parameters of PE's own would show in them. Under 'share' the table is merged likewise.
 
     Args:
         arch: 'tiny', 'small', 'base', or a dict of embed_dim, depths, num_heads (a number a stage
@@ -99,7 +99,7 @@ class Swin(Encoder):
             merging = PatchMerging(dim, norm_layer=norm) if dim != dims[-1] else None
             self.layers.append(SwinStage(blocks, merging))
         self.layers.apply(init_linear)
-        self.out_indices = check_out_indices(out_indices, len(depths))
+        self.out_indices = check_out_indices(out_indices, len(depths), 'stages')
         for stage in self.out_indices[:-1]:
             setattr(self, f'norm{stage}', norm(dims[stage]))
         self.freeze()
@@ -209,18 +209,3 @@ def check_stages(sizes: dict) -> dict:
     if sizes['window_size'] < 1:
         raise ValueError(f'arch: window_size={sizes["window_size"]}: expected at least 1 token')
     return sizes
-
-
-def check_out_indices(out_indices: Sequence[int] | None, stages: int) -> tuple[int, ...]:
-    """The stages counted from 0; none for None.
-
-    Raises ValueError unless they rise and end with the last stage: without its map, parameters
-    would be left without a gradient.
-    """
-    if out_indices is None:
-        return ()
-    chosen = tuple(index + stages if index < 0 else index for index in out_indices)
-    if stages - 1 not in chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 0:
-        raise ValueError(f'out_indices={tuple(out_indices)}: expected rising stages of '
-                         f'0..{stages - 1} that end with the last one')
-    return chosen

@@ -14,8 +14,6 @@ from timm.models.swin_transformer import (
 )
 from torch import Tensor, nn
 
-from .layers import add
-
 MASKED = -100.  # the official logit of pairs that are no neighbours; finite in half precision too
 
 
@@ -75,8 +73,8 @@ class SwinBlock(nn.Module):
     def forward(self, x: Tensor, pe: Tensor | None) -> Tensor:
         """(B, H, W, C) and PE of (1, H, W, C) or None, to (B, H, W, C)."""
         y = self.norm1(x)
-        x = add(x, self.drop_path(self.attend(y if pe is None else add(pe, y))))
-        return add(x, self.drop_path(self.mlp(self.norm2(x))))
+        x = x + self.drop_path(self.attend(y if pe is None else y + pe))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def attend(self, y: Tensor) -> Tensor:
         """Attention within (shifted) windows, (B, H, W, C) to (B, H, W, C)."""

@@ -155,7 +155,8 @@ class T2TViT(VisionTransformer):
     ``patch_embed`` here. The class token is there and is what is pooled where the joining is used
     with one; with PVG and MPVG the tokens are averaged after the last LayerNorm. The sinusoid is
     frozen but counted among the parameters, as the papers do; its position 0 is the class token's,
-    or, without one, the first patch's.
+    or, without one, the first patch's. A checkpoint's table replaces it: one with a class token
+    gives the patches positions from 1 on, which its weights were trained with.
 
     Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the official
     factories use C^-0.5 only when they are called with ``pretrained=True``.

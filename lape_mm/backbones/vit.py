@@ -13,8 +13,8 @@ from lape_mm.position import RELATIVE, Delivery
 from lape_mm.position.relative import relative_index, relative_norm, relative_plan, relative_table
 from lape_mm.registry import MODELS
 
-from .encoder import Encoder, init_linear, resolve_arch
-from .layers import Block, add
+from .encoder import Encoder, check_out_indices, init_linear, resolve_arch
+from .layers import Block
 
 ARCHS = {
     'tiny': dict(embed_dim=192, depth=12, num_heads=3),
@@ -128,7 +128,7 @@ class VisionTransformer(Encoder):
             tokens = torch.cat([*(token.expand(batch, -1, -1) for token in prefix), tokens], dim=1)
         grid = tuple(patches.shape[-2:])
         plan = self.delivery(grid)
-        return tokens if plan.stream[0] is None else add(plan.stream[0], tokens), grid, plan
+        return tokens if plan.stream[0] is None else tokens + plan.stream[0], grid, plan
 
     def run_layer(self, layer: int, x: Tensor, plan: Delivery, grid: tuple[int, int],
                   **options) -> Tensor:
@@ -221,13 +221,7 @@ class DeiT(VisionTransformer):
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.freeze()
-        self.out_indices = None
-        if out_indices is not None:
-            layers = [index + self.depth if index < 0 else index for index in out_indices]
-            if self.depth - 1 not in layers or layers != sorted(set(layers)) or layers[0] < 0:
-                raise ValueError(f'out_indices={tuple(out_indices)}: expected rising layers of '
-                                 f'0..{self.depth - 1} that end with the last one')
-            self.out_indices = tuple(layers)
+        self.out_indices = check_out_indices(out_indices, self.depth, 'layers')
 
     def pool_final(self, final: Tensor) -> Tensor | None:
         # maps and the distillation token take it position by position
@@ -242,7 +236,7 @@ class DeiT(VisionTransformer):
         With ``out_indices``: to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them;
         the last layer's is taken after the last LayerNorm and PE's final term.
         """
-        if self.out_indices is None:
+        if not self.out_indices:
             x, plan = self.encode(img)
             x = self.run_last_norm(x, plan)
             pooled = self.add_pooled(self.pool(x))

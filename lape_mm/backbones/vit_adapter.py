@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from lape_mm.position import KINDS, RELATIVE
 from lape_mm.registry import MODELS
 
-from .adapter_layers import BatchNorm, Interaction, SpatialPriorModule, init_adapter
+from .adapter_layers import BatchNorm, Interaction, SpatialPriorModule, add, init_adapter
 from .deformable import reference_points
 from .encoder import resolve_arch
-from .layers import add
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
 
 PATCH = 16
@@ -144,10 +143,10 @@ class ViTAdapter(VisionTransformer):
                       for level, shape in zip(
                           pyramid.split([h * w for h, w in shapes], dim=1), shapes))
         levels = []
-        for level, x in zip((add(c1, self.up(c2)), c2, c3, c4), maps * (4 // len(maps))):
+        for level, x in zip((add(c1, self.up(c2), self.up), c2, c3, c4), maps * (4 // len(maps))):
             if level.shape[2:] != grid:
                 x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
-            levels.append(add(x, level))
+            levels.append(add(x, level, self.up))
         norms = (self.norm1, self.norm2, self.norm3, self.norm4)
         # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
         return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()

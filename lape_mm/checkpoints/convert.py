@@ -20,12 +20,24 @@ from lape_mm.position import position_table
 from lape_mm.position.relative import relative_index
 
 from .files import CheckpointError, read_checkpoint
-from .layouts import LAYOUTS, MASK_DECODER, find_transformer, segmenter_state, translate, unwrap
+from .layouts import (
+    LAYOUTS,
+    MASK_DECODER,
+    batched,
+    find_transformer,
+    segmenter_state,
+    translate,
+    unwrap,
+    wrapper,
+)
 
 CARRIED = 'carried/'
 # ours, as mmpretrain's heads name them -> a bare name
 HEADS = {'head.fc.': 'head.', 'head.layers.head.': 'head.', 'head.layers.head_dist.': 'head_dist.',
          'classifier.fc.': 'head.', 'head.': 'head.', 'head_dist.': 'head_dist.'}
+DEIT = re.compile(r'(patch_embed\.proj|norm)\.(weight|bias)$|(cls|dist)_token$|pos_embed\d*$'
+                  r'|blocks\.\d+\.(norm[12]|pe_norm|attn\.(qkv|proj|pe_norm)|mlp\.fc[12])\.(weight|bias)'
+                  r'$|blocks\.\d+\.attn\.relative_position_bias_table$')
 # a key that tells a family, the first that is there
 FAMILIES = (('level_embed', 'ViT-Adapter'), ('pos_layer_embed', 'CeiT'),
             ('patch_embed.project.weight', 'T2T-ViT'),
@@ -116,7 +128,7 @@ def parse(checkpoint: Mapping) -> tuple[Model, str]:
     inside = {key.removeprefix(prefix): value for key, value in state.items()
               if key.startswith(prefix)}
     around = {key: value for key, value in state.items() if not key.startswith(prefix)}
-    vit = layout.ours(inside)
+    vit = batched(layout.ours(inside))
     constants = {key: value for key, value in inside.items()
                  if re.fullmatch(layout.constants, key)}
     heads = {}
@@ -124,8 +136,6 @@ def parse(checkpoint: Mapping) -> tuple[Model, str]:
         for start, bare in HEADS.items():
             for key in [key for key in entries if re.fullmatch(f'{start}(weight|bias)', key)]:
                 heads[bare + key.rsplit('.', 1)[1]] = entries.pop(key)
-    if vit.get('pos_embed', torch.empty(0)).ndim == 2:  # LaPE's 1-D sinusoid
-        vit['pos_embed'] = vit['pos_embed'][None]
     family = next(family for key, family in FAMILIES if key in vit)
     decoder = {key for key in around if key.startswith('decode_head.')}
     if family == 'DeiT' and ('decode_head.cls_emb' in decoder or decoder == {
@@ -200,14 +210,19 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
             torch.save(content, part)
         os.replace(part, out)
     count = sum(value.numel() for value in model.vit.values())
+    left = [f'{name}: {key}' for name, entries in model.carried.items() for key in entries
+            if to not in ('lape_mm', name) and not re.search(LAYOUTS['deit'].constants, key)]
+    left += [key for key in checkpoint if isinstance(key, str) and key != 'carried'
+             and not isinstance(checkpoint[key], Tensor) and key != wrapper(checkpoint)]
     return (f'{model.family}, {count:,} numbers in its transformer, from the layout {origin!r} to '
-            f'{to!r}: {out}')
+            f'{to!r}: {out}' + (f'\nleft out: {", ".join(left)}' if left else ''))
 
 
 def _obstacle(model: Model, to: str, target: Target) -> str | None:
     """Why a target cannot hold a model, or None."""
     if model.family not in target.families:
         return f'it is a {model.family}, and {to} knows {" and ".join(target.families)}'
+    empty = torch.empty(0)
     norms = [key for key in model.vit if '.pe_norm.' in key or key.startswith('last_pe_norm.')]
     relative = any('relative_position_bias_table' in key for key in model.vit)
     if norms and 'pe_norm' not in target.knows:
@@ -223,9 +238,14 @@ def _obstacle(model: Model, to: str, target: Target) -> str | None:
             return 'it has no norm of the position embedding at the last LayerNorm (last_pe_norm)'
         if norms and not relative and 'blocks.0.pe_norm.weight' not in model.vit:
             return 'its layer 0 receives the position embedding, too (blocks.0.pe_norm is missing)'
-        if any(key.startswith('blocks.0.pe_norm') and not key.endswith(('weight', 'bias'))
-               for key in norms):
-            return 'it knows LayerNorm alone'
+        shape = model.vit['cls_token'].shape[-1:]
+        if not relative and any(model.vit.get(f'{layer}.pe_norm.{part}', empty).shape != shape
+                                for layer in {key.split('.pe_norm.')[0] for key in norms}
+                                for part in ('weight', 'bias')):
+            return 'its norms of the position embedding are LayerNorms, these are less'
+    if to != 'lape_mm' and model.family == 'DeiT':
+        if unknown := [key for key in model.vit if not DEIT.match(key)]:
+            return f'it has no {unknown[0]}'
     if to == 'mmpretrain' and 'cls_token' not in model.vit:
         return 'its DeiT has a class token, this one averages its tokens'
     if model.around and model.family != 'Segmenter' and 'around' not in target.knows:
@@ -265,6 +285,10 @@ def _constants(model: Model, to: str) -> dict[str, Tensor]:
     if to not in ('lape', 'swin'):
         return {}
     sides = {key: (round(len(value) ** .5) + 1) // 2 for key, value in tables.items()}
+    for key, side in sides.items():
+        if (2 * side - 1) ** 2 != len(tables[key]):
+            raise CheckpointError(f'{to} cannot express this model: {key} is of a grid that is not '
+                                  'square')
     return {key.replace('bias_table', 'index'): relative_index((side, side))
             for key, side in sides.items()}
 

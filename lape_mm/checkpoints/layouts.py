@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from mmengine.logging import print_log
 from torch import Tensor
 
 from .files import CheckpointError
 
-WRAPPERS = ('state_dict', 'model', 'state_dict_ema', 'model_ema', 'module')
+# the first that is there; timm's average of the weights before the weights, as timm itself does
+WRAPPERS = ('state_dict_ema', 'state_dict', 'model', 'model_ema', 'module')
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ LAYOUTS = {
         ('norm.', 'classifier.norm.'))),
     't2t': Layout('tokens_to_token.project.weight', (('patch_embed.', 'tokens_to_token.'),)),
     'ceit': Layout('i2t.proj.weight', (('patch_embed.', 'i2t.'),)),
+    # timm's Swin merges at the start of a stage, the official one at the end of the one before
+    'timm Swin': Layout('layers.3.downsample.reduction.weight', (
+        ('layers.0.downsample.', 'layers.1.downsample.'),
+        ('layers.1.downsample.', 'layers.2.downsample.'),
+        ('layers.2.downsample.', 'layers.3.downsample.'))),
     'swin': Layout('absolute_pos_embed', (('pos_embed', 'absolute_pos_embed'),)),
     # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; and all of our own
     'deit': Layout('patch_embed.proj.weight'),
@@ -82,6 +89,11 @@ MASK_DECODER = (
 )
 
 
+def wrapper(content: Mapping) -> str | None:
+    """The entry of a checkpoint that holds its weights, None where they are the checkpoint."""
+    return next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+
+
 def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     """The weights inside a checkpoint, without what trainers and DataParallel put around them.
 
@@ -89,7 +101,9 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
         CheckpointError: where there are none.
     """
     content = checkpoint
-    while (key := next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)):
+    while key := wrapper(content):
+        if others := [name for name in WRAPPERS if name != key and name in content]:
+            print_log(f'weights taken from {key!r}, not from {others}', logger='current')
         content = content[key]
     state = {key.removeprefix('module.'): value for key, value in content.items()
              if isinstance(key, str) and isinstance(value, Tensor)}
@@ -128,6 +142,9 @@ def find_transformer(state: Mapping[str, Tensor], prefix: str | None = None) \
         if len(found) > 1:
             raise CheckpointError(f'{len(found)} ViTs in it, named {found}: choose one by prefix')
         if found:
+            if any(key.startswith(f'{found[0]}folded.') for key in state):
+                raise CheckpointError('it is folded, its position embedding is gone: take the '
+                                      'checkpoint that it was folded from')
             return layout, found[0]
     marks = [layout.mark for layout in LAYOUTS.values()]
     raise CheckpointError(f'no ViT in it{f" at prefix={prefix!r}" if prefix else ""} (none of '
@@ -157,11 +174,13 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
     outside = {key: value for key, value in state.items() if not key.startswith(prefix)}
     inside = layout.ours({key.removeprefix(prefix): value for key, value in state.items()
                           if key.startswith(prefix)})
-    for key, value in inside.items():
-        # the official 1-D sinusoid stands without a batch dimension
-        if re.fullmatch(r'pos_embed\d*', key) and value.ndim == 2:
-            inside[key] = value[None]
-    return inside, outside
+    return batched(inside), outside
+
+
+def batched(vit: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With a batch dimension of the tables, which LaPE's 1-D sinusoid lacks."""
+    return {key: value[None] if re.fullmatch(r'pos_embed\d*', key) and value.ndim == 2 else value
+            for key, value in vit.items()}
 
 
 def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Loading a backbone from a checkpoint of another task, and saying what was found in it."""
 from __future__ import annotations
 
+import logging
 import math
 import re
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
     report.
 
     Args:
-        model: a `DeiT` or `ViTAdapter`.
+        model: a backbone of this package.
         path: see `read_checkpoint`.
         min_share: the least share that must be found, 0..1.
         prefix: see `backbone_state`.
@@ -75,6 +76,10 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         raise CheckpointError(text if text.startswith(str(path)) else f'{path}: {text}') from None
     report.unused.update(dict.fromkeys(outside, ''))
     print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
+    if lost := [name for name in report.missing if re.search(r'pos_embed|bias_table', name)]:
+        print_log(f'{path}: no position embedding found for {lost[0]}'
+                  + (f' and {len(lost) - 1} more' if lost[1:] else ''), logger='current',
+                  level=logging.WARNING)
     if report.share < min_share:
         first = [f'{name} ({why})' if why else name for name, why in report.missing.items()][:5]
         raise CheckpointError(

@@ -57,8 +57,8 @@ class DistilledClassifier(ImageClassifier):
     Args:
         teacher: a classifier's config, such as ``dict(type='TimmClassifier',
             model_name='regnety_160', pretrained=True)``, which sees the same batch as the student;
-            None for none. It is built for training only, frozen, and no part of checkpoints and
-            averages.
+            None for none. It is built at the first iteration, frozen, and no part of checkpoints
+            and averages.
         teacher_share: of the teacher in the loss, 0..1.
         kwargs: see ImageClassifier; the head has to be a `DistilledClsHead`.
 
@@ -77,11 +77,6 @@ class DistilledClassifier(ImageClassifier):
         self.teacher_share = teacher_share
         # in a list, so that state dicts, averages and DDP do not see it
         self._teacher = [] if teacher is None else [teacher]
-
-    def init_weights(self) -> None:
-        """Called where training starts: builds the teacher, too."""
-        super().init_weights()
-        self._build_teacher()
 
     def _build_teacher(self) -> None:
         if self._teacher and not isinstance(self._teacher[0], nn.Module):

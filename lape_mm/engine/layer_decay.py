@@ -14,7 +14,7 @@ SETTINGS = {'layer_decay_rate': 1., 'decay_embeddings': False}
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Layer-wise learning-rate decay for backbones that know the depth of their parameters.
 
-    A parameter of depth d of D (see `VisionTransformer.get_layer_depth`) learns at
+    A parameter of depth d of D (see `Encoder.get_layer_depth`) learns at
     ``lr * rate ** (D - 1 - d)``: a block's PE norm with its block, all that is not the ViT's at
     the full rate. Biases, 1-D parameters and the backbone's ``no_weight_decay`` take no weight
     decay, as in DeiT.

@@ -27,6 +27,8 @@ from .norm import NORMS, position_norm
 class Delivery:
     """What an encoder of L layers receives; each entry (1, T, C) or None, T tokens with prefix.
 
+    T and C are the layer's own where they change between layers (Swin).
+
     Attributes:
         stream: L entries; entry l is added to the residual stream before layer l.
         attention: L entries; entry l is added to the attention's pre-norm output of layer l.

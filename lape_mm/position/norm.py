@@ -44,13 +44,7 @@ class PositionNorm(nn.Module):
 
 
 def position_norm(kind: str, *, dim: int, eps: float) -> nn.Module:
-    """A layer's own norm of PE.
-
-    Raises:
-        ValueError: for an unknown kind.
-    """
-    if kind not in NORMS:
-        raise ValueError(f'joining.norm={kind!r}: expected one of {", ".join(map(repr, NORMS))}')
+    """A layer's own norm of PE, of a kind that `NORMS` has."""
     if kind == 'layer_norm':
         return nn.LayerNorm(dim, eps=eps)
     return PositionNorm(kind, dim=dim, eps=eps)

@@ -83,7 +83,7 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
 def check_joining(joining: str | Mapping) -> None:
     """Raises RunError, with the allowed values, for a joining that no backbone would take."""
     try:
-        build_joining(joining, depth=12)
+        build_joining(joining, depth=1000)  # whether it fits the depth, `check_backbone` knows
     except (TypeError, ValueError) as error:
         raise RunError(f'--joining: {error}') from error
 
@@ -132,7 +132,9 @@ def merge_options(cfg: Config, options: Mapping) -> None:
         if joint and isinstance(lookup(cfg, f'{head}.joining'), str):
             # the first of several settings takes the place of a name
             key, value = f'{head}.joining', {setting: value}
-        replaces = key.endswith('.joining') and isinstance(value, Mapping)
+        # a dict in the place of a name, such as an architecture's, or of another joining
+        replaces = isinstance(value, Mapping) and (
+            key.endswith('.joining') or isinstance(lookup(cfg, key), str))
         try:
             cfg.merge_from_dict({key: {**value, '_delete_': True} if replaces else value})
         except (AttributeError, KeyError, TypeError) as error:

@@ -67,7 +67,8 @@ def deploy(args: Namespace) -> None:
         backbone.clear()
         backbone.update(
             type='lape_mm.folded_backbone', img_size=size, backbone=plain,
-            pooled_in_head=encoder.last_pe_norm is not None and kept.pooled_final is None)
+            pooled_in_head=moved_to_head(encoder, kept))
+    cfg.pop('work_dir', None)  # of the training run
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as folder:
         config, weights = os.path.join(folder, 'model.py'), os.path.join(folder, 'model.pth')
@@ -79,6 +80,12 @@ def deploy(args: Namespace) -> None:
     before, after = (sum(p.numel() for p in part.parameters()) for part in (model, folded))
     print(f'folded for {size[0]} x {size[1]} pixels: {before:,} parameters to {after:,}, outputs '
           f'differ by {difference:.1e} of their scale\n{files[0]}\n{files[1]}')
+
+
+def moved_to_head(encoder: Encoder, folded: Encoder) -> bool:
+    """Whether a classifier's bias holds what the folded backbone does not add any more."""
+    return encoder.last_pe_norm is not None and folded.pooled_final is None \
+        and 'final' not in folded.folded.names
 
 
 @torch.no_grad()
@@ -95,9 +102,8 @@ def compare(model: nn.Module, folded: nn.Module, size: tuple[int, int]) -> float
             if any(p.ndim == 4 for p in encoder.patch_embed.parameters()) else 3
         image = torch.randn(2, channels, *size)
         theirs, ours = encoder(image), folded.get_submodule(name)(image)
-        head = getattr(getattr(model, 'head', None), 'fc', None)
-        if head is not None:
-            theirs, ours = (head(theirs[-1]),), (folded.head.fc(ours[-1]),)
+        if moved_to_head(encoder, folded.get_submodule(name)):
+            theirs, ours = (model.head.fc(theirs[-1]),), (folded.head.fc(ours[-1]),)
         for a, b in zip(ours, theirs):
             a, b = (x if isinstance(x, torch.Tensor) else torch.stack(x) for x in (a, b))
             worst = max(worst, ((a - b).abs().max() / b.abs().max().clamp(min=1)).item())

@@ -92,6 +92,8 @@ def preflight(cfg: Config, mode: str) -> None:
     """
     report = Report(cfg)
     check_checkpoints(report, mode)
+    if mode == 'train':
+        check_frozen(report)
     missing_roots: list[str] = []
     classes: dict[str, list[str]] = {}
     for part in LOADERS[mode]:
@@ -109,6 +111,17 @@ def preflight(cfg: Config, mode: str) -> None:
             check_evaluators(report, part, missing_roots)
     if report.found:
         raise RunError(report.lines())
+
+
+def check_frozen(report: Report) -> None:
+    """A recipe that leaves parameters as they are needs weights to leave."""
+    constructor = str((report.cfg.get('optim_wrapper') or {}).get('constructor', ''))
+    backbone = (report.cfg.get('model') or {}).get('backbone') or {}
+    if constructor.endswith('FreezingOptimWrapperConstructor') and not (
+            backbone.get('init_cfg') or report.cfg.get('load_from') or report.cfg.get('resume')):
+        report.add('model.backbone', 'parts of it are not trained, and no weights are given, so '
+                   'that they would stay random', 'give a checkpoint with --cfg-options '
+                   '{where}.init_cfg.checkpoint=PATH')
 
 
 def sources(dataset, where: str) -> Iterator[Source]:

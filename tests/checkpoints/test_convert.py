@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lape_mm import fold
 from lape_mm.backbones import DeiT
 from lape_mm.checkpoints import CheckpointError, read_checkpoint
 from lape_mm.checkpoints.convert import TARGETS, convert
@@ -141,3 +142,43 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     convert(source, tmp_path / 'there.pth', 'timm', force=True)
     with pytest.raises(CheckpointError, match='nowhere'):
         convert(source, tmp_path / 'nowhere' / 'x.pth', 'timm')
+
+
+@pytest.mark.parametrize('norm', ['scalar', 'channel', 'norm_scalar', 'norm_channel'])
+def test_lape_has_layer_norms_alone(norm, tmp_path):
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32,
+                 joining=dict(add_to_input=False, first_layer=0, norm=norm))
+    torch.save(model.state_dict(), tmp_path / 'ours.pth')
+    with pytest.raises(CheckpointError, match='LayerNorms'):
+        convert(tmp_path / 'ours.pth', tmp_path / 'theirs.pth', 'lape')
+
+
+def test_a_relative_table_of_a_grid_that_is_not_square(tmp_path):
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=(32, 80),
+                 position='relative')
+    torch.save(model.state_dict(), tmp_path / 'ours.pth')
+    with pytest.raises(CheckpointError, match='not square'):
+        convert(tmp_path / 'ours.pth', tmp_path / 'theirs.pth', 'lape')
+
+
+@pytest.mark.parametrize('to', ['timm', 'lape', 'lape_mm'])
+def test_a_folded_model_is_no_source_of_weights(to, tmp_path):
+    model = fold(DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32,
+                      joining='lape'), 32)
+    torch.save({'state_dict': {f'backbone.{key}': value
+                               for key, value in model.state_dict().items()}}, tmp_path / 'f.pth')
+    with pytest.raises(CheckpointError, match='folded'):
+        convert(tmp_path / 'f.pth', tmp_path / 'theirs.pth', to)
+
+
+def test_foreign_weights_and_what_is_left_out_are_named(tmp_path):
+    state = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32).state_dict()
+    torch.save({'model': dict(state, **{'blocks.0.ls1.gamma': torch.ones(24)})},
+               tmp_path / 'foreign.pth')
+    with pytest.raises(CheckpointError, match='blocks.0.ls1.gamma'):
+        convert(tmp_path / 'foreign.pth', tmp_path / 'theirs.pth', 'mmpretrain')
+    torch.save({'model': state, 'optimizer': {'state': {}}, 'epoch': 3}, tmp_path / 'run.pth')
+    line = convert(tmp_path / 'run.pth', tmp_path / 'theirs.pth', 'timm')
+    assert 'left out: optimizer, epoch' in line
+    source, _ = official('segmenter_mask', tmp_path)
+    assert 'encoder.head.weight' in convert(source, tmp_path / 'mmseg.pth', 'mmseg')

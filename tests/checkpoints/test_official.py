@@ -91,3 +91,28 @@ def test_an_mmdet_style_adapter(tmp_path):
     report = load_backbone(model, str(tmp_path / 'detector.pth'), min_share=1.)
     assert not report.missing and not report.new, report
     assert list(report.unused) == ['neck.fpn_convs.0.conv.weight']
+
+
+def test_timms_swin_merges_at_the_start_of_a_stage(tmp_path):
+    timm = pytest.importorskip('timm')
+    theirs = timm.create_model('swin_tiny_patch4_window7_224', img_size=32, window_size=2,
+                               embed_dim=8, num_heads=(1, 2, 4, 8), depths=(2, 2, 2, 2)).eval()
+    torch.save(theirs.state_dict(), tmp_path / 'timm.pth')
+    ours = backbones.Swin(arch=dict(embed_dim=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8),
+                                    window_size=2), img_size=32, position=None).eval()
+    report = load_backbone(ours, str(tmp_path / 'timm.pth'), min_share=1.)
+    assert not report.missing, report
+    image = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(image)[0], theirs.forward_head(
+            theirs.forward_features(image), pre_logits=True), rtol=0, atol=1e-5)
+
+
+def test_the_average_of_the_weights_comes_first(tmp_path):
+    model = backbones.DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32)
+    average = model.state_dict()
+    torch.save({'state_dict': {key: torch.zeros_like(value) for key, value in average.items()},
+                'state_dict_ema': average}, tmp_path / 'both.pth')
+    other = backbones.DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32)
+    load_backbone(other, str(tmp_path / 'both.pth'), min_share=1.)
+    assert torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
