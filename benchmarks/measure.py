@@ -241,6 +241,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         made.add_row(*row)
     # a pipe has no width, and would cut what it is there to keep
     Console(width=None if sys.stdout.isatty() else 140).print(made)
+    sys.stdout.flush()  # a log shows it while the next one is measured
 
 
 def ratio_table(title: str, found: Mapping[str, Sequence[float]], bases: Sequence[str], unit: str,
