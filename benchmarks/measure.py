@@ -202,7 +202,8 @@ def peak_of(work: Callable[[], object]) -> int:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        work(), work()
+        for _ in range(2):
+            work()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
     try:
@@ -214,7 +215,8 @@ def peak_of(work: Callable[[], object]) -> int:
     except OSError:
         pass  # the peak since the process began, which loading the model may have set
     before = resident()
-    work(), work()
+    for _ in range(2):  # not in one expression, which would keep what the first returns
+        work()
     return resident('VmHWM') - before
 
 
