@@ -24,6 +24,7 @@ TESTED = {
     ('onedl-mmpretrain', 'mmpretrain'): ('1.3.6', '1.3.6'),
 }
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
+EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
 
 
 def install_hint(module: str) -> str:
@@ -35,6 +36,8 @@ def install_hint(module: str) -> str:
     if module in STACK:
         return (f'{module} is not installed: pip install "lape_mm[onedl]" installs the tested '
                 f'stack (the {module} of upstream OpenMMLab works as well)')
+    if module in EXPORT:
+        return f'{module} is not installed: pip install "lape_mm[export]"'
     return f'{module} is not installed: pip install {module}'
 
 

@@ -14,6 +14,8 @@ ROOMS = {
     'backbones': TOOLBOXES | {f'lape_mm.{room}' for room in ('checkpoints', 'engine', 'datasets',
                                                             'runs')},
     'checkpoints': STACK - {'mmengine'} | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},
+    'export': STACK | {f'lape_mm.{room}' for room in ('checkpoints', 'engine', 'datasets',
+                                                      'runs')},
     'engine': STACK - {'mmengine'} | {'lape_mm.datasets', 'lape_mm.runs'},
     'datasets': STACK | {'torch', 'lape_mm.backbones', 'lape_mm.runs'},
 }

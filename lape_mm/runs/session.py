@@ -97,13 +97,18 @@ def check_fits(model: nn.Module, checkpoint: str) -> None:
 
 def build_runner(cfg: Config, mode: str) -> Runner:
     """Draws the embedded data set if the config has one, checks what the run needs, builds it."""
+    draw_scenes(cfg)
+    settle_loaders(cfg)
+    preflight(cfg, mode)
+    install_safe_loader()
+    return Runner.from_cfg(cfg)
+
+
+def draw_scenes(cfg: Config) -> None:
+    """Draws the embedded data set if the config has one and it is not there yet."""
     if cfg.get('scenes'):
         from lape_mm.datasets.scenes import prepare
         try:
             prepare(**cfg.scenes)
         except (FileExistsError, ValueError) as error:
             raise RunError(f'scenes: {error}') from error
-    settle_loaders(cfg)
-    preflight(cfg, mode)
-    install_safe_loader()
-    return Runner.from_cfg(cfg)

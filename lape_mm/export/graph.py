@@ -1,0 +1,78 @@
+"""What an exported file computes: from raw images to logits, or to a detector's maps."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Graph(nn.Module):
+    """A model between its images and its post-processing, normalisation included.
+
+    Takes float32 images (B, channels, H, W), 0..255, in the order of channels that the config's
+    pipeline loads (OpenCV's BGR, except for CIFAR-100's RGB), and gives, by what the model is:
+
+        classifier   logits (B, classes)
+        segmenter    logits (B, classes, H, W), resized to the image as mmseg does before argmax
+        detector     the maps of its neck, (B, C, h, w) each
+
+    Args:
+        model: of mmpretrain, mmseg or mmdet, with its ``data_preprocessor``.
+        img_size: (h, w) in pixels. The data preprocessor's padding is not part of this.
+    """
+
+    def __init__(self, model: nn.Module, img_size: Sequence[int]):
+        super().__init__()
+        self.model, self.img_size = model, tuple(img_size)
+        self.task = task_of(model)
+        mean, std, self.swaps_channels = normalisation(model.data_preprocessor)
+        self.register_buffer('mean', mean)
+        self.register_buffer('std', std)
+
+    def output_names(self, outputs: Sequence[Tensor]) -> list[str]:
+        """A name for each of them."""
+        if self.task == 'detector':
+            return [f'map{level}' for level in range(len(outputs))]
+        return ['logits']
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """See the class."""
+        if self.swaps_channels:
+            # not by flip, which exporters make a step backwards of
+            image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
+        if self.mean is not None:
+            image = (image - self.mean) / self.std
+        if self.task == 'classifier':
+            return (self.model(image, mode='tensor'),)
+        if self.task == 'segmenter':
+            return (self.model.encode_decode(image, [dict(img_shape=self.img_size)]),)
+        return tuple(self.model.extract_feat(image))
+
+
+def task_of(model: nn.Module) -> str:
+    """'segmenter', 'detector' or 'classifier', by the parts that the toolboxes give a model.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if hasattr(model, 'decode_head'):
+        return 'segmenter'
+    if hasattr(model, 'roi_head') or hasattr(model, 'bbox_head'):
+        return 'detector'
+    if getattr(model, 'head', None) is not None:
+        return 'classifier'
+    raise ValueError(f'{type(model).__name__} is no classifier, segmenter or detector')
+
+
+def normalisation(preprocessor: nn.Module) -> tuple[Tensor | None, Tensor | None, bool]:
+    """Mean and std, (channels, 1, 1) or None each, and whether the channels are turned round.
+
+    mmpretrain's preprocessor calls the last ``to_rgb``, mmengine's ``_channel_conversion``.
+    """
+    swaps = bool(getattr(preprocessor, 'to_rgb', False)
+                 or getattr(preprocessor, '_channel_conversion', False))
+    if not getattr(preprocessor, '_enable_normalize', False):
+        return None, None, swaps
+    return (*(part.detach().clone().reshape(-1, 1, 1)
+              for part in (preprocessor.mean, preprocessor.std)), swaps)

@@ -1,0 +1,129 @@
+"""Every backbone compiles as one graph, in evaluation and in a training step, and exports."""
+import copy
+
+import pytest
+import torch
+from test_all import COMPACT, MODELS, build, flat
+from test_folding import gap
+
+from lape_mm import fold
+from lape_mm.backbones import DeiT, ViTAdapter, deformable
+
+SLOW = ('ViTAdapter', 'Swin')  # to trace with gradients
+# MPVG delivers all that there is to deliver; the others are a matter of seconds each
+JOININGS = ['mpvg', *(pytest.param(name, marks=pytest.mark.long)
+                      for name in ('default', 'lape', 'pvg'))]
+# aot_eager traces the backward pass, too; where a model drops out, 'eager' alone draws its numbers
+BACKENDS = {name: 'eager' if name in ('T2TViT', 'ViT-Lite', 'CVT', 'CCT') else 'aot_eager'
+            for name in MODELS}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def size_of(name):
+    return (16, 24) if name in COMPACT else (32, 64)
+
+
+def gradients(model, outputs):
+    sum(output.square().mean() for output in flat(outputs)).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()
+            if parameter.requires_grad}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('name', MODELS)
+def test_one_graph_in_evaluation(name, joining):
+    torch.manual_seed(0)
+    model, image = build(name, joining).eval(), torch.randn(2, 3, *size_of(name))
+    compiled = torch.compile(model, fullgraph=True, backend='eager')
+    assert gap(compiled(image), model(image)) <= 1e-5
+
+
+@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in MODELS])
+def test_one_graph_in_a_training_step(name, joining):
+    torch.manual_seed(0)
+    model, image = build(name, joining), torch.randn(2, 3, *size_of(name))
+    other = copy.deepcopy(model)  # both move their running statistics
+    compiled = torch.compile(other, fullgraph=True, backend=BACKENDS[name])
+    torch.manual_seed(1)
+    expected = model(image)
+    torch.manual_seed(1)
+    outputs = compiled(image)
+    assert gap(outputs, expected) <= 1e-5
+    theirs, ours = gradients(model, expected), gradients(other, outputs)
+    scale = max(grad.abs().max() for grad in theirs.values() if grad is not None)
+    for key, grad in theirs.items():
+        assert (grad is None) == (ours[key] is None), key
+        if grad is not None:
+            assert (ours[key] - grad).abs().max() <= 1e-5 * scale, key
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('joining', JOININGS)
+def test_one_graph_for_images_of_any_size(joining):
+    torch.manual_seed(0)
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=64,
+                 joining=joining).eval()
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
+    for height, width in ((48, 80), (96, 32), (112, 128), (160, 96)):
+        image = torch.randn(2, 3, height, width)
+        assert gap(compiled(image), model(image)) <= 1e-5
+    assert len(graphs) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('name', MODELS)
+def test_the_folded_backbone_exports_with_a_dynamic_batch(name, joining):
+    torch.manual_seed(0)
+    model = fold(build(name, joining).eval(), size_of(name))
+    program = torch.export.export(model, (torch.randn(2, 3, *size_of(name)),),
+                                  dynamic_shapes=({0: torch.export.Dim('batch')},)).module()
+    for batch in (1, 3):
+        image = torch.randn(batch, 3, *size_of(name))
+        assert gap(program(image), model(image)) <= 1e-5
+
+
+@torch.no_grad()
+def test_what_a_trace_computes_is_not_kept(monkeypatch):
+    """Stand-ins for tensors in a cache would break whoever comes next."""
+    model = ViTAdapter(arch=dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8,
+                                 deform_num_heads=3), img_size=32).eval()
+    image = torch.randn(2, 3, 160, 224)  # of no other test
+    program = torch.export.export(model, (image,))
+    names = [str(node.target) for node in program.graph.nodes]
+    assert any('grid_sampler' in name for name in names)
+    assert not any('embedding_bag' in name for name in names)
+    points = deformable.reference_points(((10, 14),), image.device)
+    assert type(points) is torch.Tensor and not points.is_inference()
+    assert gap(program.module()(image), model(image)) <= 1e-5
+
+
+@pytest.mark.long
+def test_inductor():
+    torch.manual_seed(0)
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32, joining='mpvg')
+    image, other = torch.randn(2, 3, 32, 32), copy.deepcopy(model)
+    compiled = torch.compile(other, fullgraph=True)
+    try:
+        outputs = compiled(image)
+    except torch._inductor.exc.InductorError as error:
+        pytest.skip(f'needs a C++ compiler: {error}'.splitlines()[0])
+    expected = model(image)
+    assert gap(outputs, expected) <= 1e-5
+    theirs, ours = gradients(model, expected), gradients(other, outputs)
+    for key, grad in theirs.items():
+        assert (ours[key] - grad).abs().max() <= 1e-5 * grad.abs().max().clamp(min=1), key

@@ -1,0 +1,172 @@
+"""A file is written where onnxruntime gives what PyTorch gives, and nowhere else."""
+import json
+import os
+
+import pytest
+import torch
+
+for module in ('onnx', 'onnxruntime', 'onnxscript', 'mmengine', 'mmpretrain', 'mmseg', 'mmdet'):
+    pytest.importorskip(module, reason=f'{module} is not installed')
+
+from pathlib import Path  # noqa: E402
+
+from mmengine.config import Config  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+
+from lape_mm import fold  # noqa: E402
+from lape_mm.export import onnx as export  # noqa: E402
+from lape_mm.export.graph import Graph  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+NORMALISED = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
+SIZES = dict(embed_dim=24, depth=2, num_heads=3)
+DEIT = dict(type='lape_mm.DeiT', arch=SIZES, img_size=32, joining='mpvg')
+ADAPTER = dict(type='lape_mm.ViTAdapter', img_size=32, joining='lape',
+               arch=dict(SIZES, depth=4, conv_inplane=8, deform_num_heads=3))
+SEGMENTER = dict(data_preprocessor=dict(type='SegDataPreProcessor', bgr_to_rgb=True, **NORMALISED),
+                 type='EncoderDecoder', test_cfg=dict(mode='whole'))
+CONFIGS = {
+    'classifier': ('mmpretrain', dict(
+        type='ImageClassifier', backbone=DEIT,
+        data_preprocessor=dict(to_rgb=True, **NORMALISED),
+        head=dict(type='LinearClsHead', num_classes=5, in_channels=24))),
+    'distilled': ('mmpretrain', dict(
+        type='lape_mm.DistilledClassifier', backbone=dict(DEIT, distilled=True, joining='lape'),
+        data_preprocessor=dict(to_rgb=True, **NORMALISED),
+        head=dict(type='lape_mm.DistilledClsHead', num_classes=5, in_channels=24))),
+    'segmenter': ('mmseg', dict(
+        SEGMENTER, backbone=dict(DEIT, out_indices=(1,), joining='pvg'),
+        decode_head=dict(type='SegmenterMaskTransformerHead', in_channels=24, channels=24,
+                         embed_dims=24, num_heads=3, num_layers=1, num_classes=5))),
+    'upernet': ('mmseg', dict(
+        SEGMENTER, backbone=dict(ADAPTER, variant='segmentation'),
+        decode_head=dict(type='UPerHead', in_channels=[24] * 4, in_index=[0, 1, 2, 3],
+                         channels=8, num_classes=5, norm_cfg=dict(type='BN')))),
+    'mask_rcnn': ('mmdet', None),
+}
+
+
+def build(name):
+    torch.manual_seed(0)
+    scope, config = CONFIGS[name]
+    init_default_scope(scope)
+    if name == 'mask_rcnn':
+        config = Config.fromfile(ROOT / 'configs/quickstart/mask_rcnn.py').model
+        config.backbone, config.neck.in_channels = ADAPTER, [24] * 4
+    return MODELS.build(config)
+
+
+def images(side=32, count=2):
+    torch.manual_seed(1)
+    return list(torch.randint(0, 256, (count, 3, side, side)))
+
+
+@pytest.fixture(scope='module')
+def classifier():
+    return build('classifier')
+
+
+@pytest.fixture(scope='module')
+def content(classifier):
+    graph = Graph(fold(classifier.eval(), 32), (32, 32)).eval()
+    return export.trace(graph, torch.stack(images()).float(), 18, {})
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[] if name in ('classifier', 'segmenter') else [pytest.mark.long])
+    for name in CONFIGS])
+def test_parity(name, tmp_path):
+    model = build(name)  # UperNet's pools do not divide its grids
+    out = tmp_path / 'folder' / 'model.onnx'
+    difference = export.export_onnx(model, images(), out, notes={'joining': 'mpvg'})
+    assert difference <= 1e-5
+    assert os.listdir(out.parent) == ['model.onnx']
+    content = out.read_bytes()
+    graph = Graph(model, (32, 32)).eval()
+    for batch in (2, 5):  # neither is one that the exporter compared
+        x = torch.stack(images(count=batch)).float()
+        with torch.no_grad():
+            expected = graph(x)
+        ours = export.run_onnx(content, x)
+        assert len(ours) == len(expected) == (4 if name == 'mask_rcnn' else 1)
+        for a, b in zip(ours, expected):
+            assert a.shape == b.shape and len(a) == batch
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * b.abs().max().item())
+        if name in ('upernet', 'segmenter'):
+            assert ours[0].shape == (batch, 5, 32, 32)
+
+
+def test_normalisation_is_that_of_the_toolboxes():
+    for name in CONFIGS:
+        model = build(name)
+        seen = []
+        model.backbone.register_forward_pre_hook(
+            lambda module, args, seen=seen: seen.append(args[0]))
+        raw = images()
+        with torch.no_grad():
+            Graph(model, (32, 32)).eval()(torch.stack(raw).float())
+        expected = model.data_preprocessor.eval()(dict(inputs=raw))['inputs']
+        torch.testing.assert_close(seen[0], expected)
+
+
+def test_metadata_and_names(classifier, tmp_path):
+    import onnxruntime
+    export.export_onnx(classifier, images(), tmp_path / 'm.onnx', notes={'joining': 'mpvg'})
+    session = onnxruntime.InferenceSession(tmp_path / 'm.onnx')
+    notes = {key: json.loads(value)
+             for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert notes == dict(task='classifier', img_size=[32, 32], swaps_channels=True, folded=True,
+                         joining='mpvg')
+    assert [entry.name for entry in session.get_inputs()] == ['image']
+    assert [entry.name for entry in session.get_outputs()] == ['logits']
+    assert isinstance(session.get_inputs()[0].shape[0], str)
+
+
+@pytest.mark.parametrize('how', ['shifted', 'nan', 'other shape'])
+def test_nothing_is_written_where_the_outputs_differ(classifier, content, tmp_path, monkeypatch,
+                                                     how):
+    monkeypatch.setattr(export, 'trace', lambda *args: content)
+    wrong = {'shifted': lambda x: x + 2e-4 * x.abs().max(), 'nan': lambda x: x * float('nan'),
+             'other shape': lambda x: x[:, :1]}[how]
+    right = export.run_onnx
+    monkeypatch.setattr(export, 'run_onnx',
+                        lambda *args: [wrong(output) for output in right(*args)])
+    with pytest.raises(export.ExportError, match='differ by .* nothing was written') as error:
+        export.export_onnx(classifier, images(), tmp_path / 'm.onnx')
+    assert '\n' not in str(error.value) and not os.listdir(tmp_path)
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(classifier, tmp_path, monkeypatch):
+    old = tmp_path / 'm.onnx'
+    old.write_bytes(b'old')
+    monkeypatch.setattr(export, 'trace', lambda *args: b'new')
+    monkeypatch.setattr(export, 'compare', lambda *args: 0.)
+
+    def fail(*_):
+        raise OSError(28, 'No space left on device')
+    with monkeypatch.context() as patch:
+        patch.setattr(os, 'replace', fail)
+        with pytest.raises(export.ExportError, match='No space left'):
+            export.export_onnx(classifier, images(), old)
+    assert os.listdir(tmp_path) == ['m.onnx'] and old.read_bytes() == b'old'
+    export.export_onnx(classifier, images(), old)
+    assert old.read_bytes() == b'new' and os.listdir(tmp_path) == ['m.onnx']
+
+
+def test_mistakes(classifier, tmp_path, monkeypatch):
+    out = tmp_path / 'm.onnx'
+    with pytest.raises(export.ExportError, match='opset 17: expected 18 to'):
+        export.export_onnx(classifier, images(), out, opset=17)
+    with pytest.raises(export.ExportError, match='no classifier, segmenter or detector'):
+        model = torch.nn.Linear(2, 2)
+        export.export_onnx(model, images(), out)
+
+    def stumble(*_, **__):
+        raise RuntimeError('first line\nsecond line')
+    monkeypatch.setattr(torch.onnx, 'export', stumble)
+    with pytest.raises(export.ExportError, match='cannot export ImageClassifier .* first line$'):
+        export.export_onnx(classifier, images(), out)
+    monkeypatch.setattr(export, 'NEEDED', ('no_such_module',))
+    with pytest.raises(ImportError, match='no_such_module is not installed'):
+        export.export_onnx(classifier, images(), out)
+    assert not os.listdir(tmp_path)

@@ -1,0 +1,54 @@
+"""tools/export_onnx.py: what it parses, and that mistakes end in one line and status 2."""
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
+    yield __import__('export_onnx')
+    sys.modules.pop('export_onnx', None)
+
+
+def test_arguments(tool):
+    args = tool.parse_args(['c.py', 'x.pth', 'o.onnx', '--img-size', '64', '96', '--images', 'd',
+                            '--joining', 'lape', '--cfg-options', 'a.b=1'])
+    assert (args.config, args.checkpoint, args.out, args.images) == \
+        ('c.py', 'x.pth', 'o.onnx', 'd')
+    assert args.img_size == [64, 96] and args.opset == 18 and args.joining == 'lape'
+    assert tool.parse_args(['c.py', 'x', 'o', '--img-size', '64']).img_size == [64]
+
+
+@pytest.mark.parametrize('change, said', [
+    (dict(config='no.py'), 'there is no config no.py'),
+    (dict(out='o.pt'), 'expected a file name that ends with .onnx'),
+    (dict(opset='17'), '--opset 17: expected 18 to'),
+    (dict(img_size='0'), 'expected at least one pixel'),
+    (dict(images='no_folder'), '--images no_folder: holds no image'),
+    (dict(joining='foo'), "joining='foo': expected one of"),
+])
+def test_mistakes(tool, capsys, monkeypatch, change, said):
+    from lape_mm.runs import export
+    monkeypatch.setattr(export, 'NEEDED', ())
+    values = dict(config=str(ROOT / 'configs/quickstart/deit.py'), checkpoint='no.pth',
+                  out='o.onnx', img_size='64', opset='18', images='', joining='mpvg')
+    values.update(change)
+    assert tool.main([values['config'], values['checkpoint'], values['out'], '--img-size',
+                      values['img_size'], '--opset', values['opset'], '--images',
+                      values['images'], '--joining', values['joining']]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith('error: ') and said in error and error.count('\n') == 1
+
+
+def test_a_missing_package_is_named_with_its_command(tool, capsys, monkeypatch):
+    from lape_mm.runs import export
+    monkeypatch.setattr(export, 'missing', lambda *_: ['onnxscript'])
+    assert tool.main(['c.py', 'x.pth', 'o.onnx', '--img-size', '64']) == 2
+    assert capsys.readouterr().err == \
+        'error: onnxscript is not installed: pip install "lape_mm[export]"\n'

@@ -1,0 +1,39 @@
+#!/usr/bin/env python
+"""Export a trained model to ONNX, compared with PyTorch on real images before it is written.
+
+    python tools/export_onnx.py configs/quickstart/upernet.py CHECKPOINT upernet.onnx --img-size 128
+"""
+import argparse
+import sys
+
+from lape_mm.runs.errors import exit_status
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    from lape_mm.runs import arguments
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('out', metavar='OUT.onnx', help='file to write')
+    parser.add_argument('--img-size', nargs='+', type=int, required=True, metavar='PIXELS',
+                        help='side, or height and width, of all images that the file will see')
+    parser.add_argument('--images', metavar='FOLDER',
+                        help='images for the comparison (default: those that the config tests on)')
+    parser.add_argument('--opset', type=int, default=18, help='of the file, 18 (default) to 23')
+    arguments.add_model(parser)
+    args = parser.parse_args(argv)
+    if len(args.img_size) > 2:
+        parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    def run() -> None:
+        from lape_mm.runs.export import export
+        export(parse_args(argv))
+
+    return exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
