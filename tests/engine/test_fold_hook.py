@@ -9,7 +9,7 @@ from lape_mm.registry import HOOKS
 
 def test_evaluation_sees_a_folded_copy_of_the_present_weights():
     model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32, joining='mpvg')
-    runner, hook = SimpleNamespace(model=model), HOOKS.build(dict(type='FoldHook', img_size=32))
+    runner, hook = SimpleNamespace(model=model), HOOKS.build(dict(type='lape_mm.FoldHook', img_size=32))
     image = torch.randn(1, 3, 32, 32)
     for change in (0., 1.):
         model.pos_embed.data.add_(change)  # as an average of weights is put in place
@@ -33,6 +33,6 @@ def test_evaluation_sees_a_folded_copy_of_the_present_weights():
 def test_the_model_is_back_before_a_checkpoint_is_written():
     from mmengine.hooks import CheckpointHook, EMAHook
     from mmengine.runner.priority import get_priority
-    hook = HOOKS.build(dict(type='FoldHook', img_size=32))
+    hook = HOOKS.build(dict(type='lape_mm.FoldHook', img_size=32))
     assert get_priority(hook.priority) < get_priority(CheckpointHook.priority)
     assert get_priority(hook.priority) < get_priority(EMAHook.priority)
