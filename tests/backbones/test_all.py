@@ -40,7 +40,8 @@ def flat(outputs):
             for part in (output if isinstance(output, tuple) else (output,))]
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=['fp32', 'bf16'])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16],
+                         ids=['fp32', 'bf16', 'fp16'])
 @pytest.mark.parametrize('joining', ['default', 'lape', 'pvg', 'mpvg'])
 @pytest.mark.parametrize('name', MODELS)
 def test_a_step_with_a_finite_gradient_on_every_parameter(name, joining, dtype):
