@@ -9,7 +9,8 @@ from lape_mm.registry import HOOKS
 
 def test_evaluation_sees_a_folded_copy_of_the_present_weights():
     model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32, joining='mpvg')
-    runner, hook = SimpleNamespace(model=model), HOOKS.build(dict(type='lape_mm.FoldHook', img_size=32))
+    runner = SimpleNamespace(model=model)
+    hook = HOOKS.build(dict(type='lape_mm.FoldHook', img_size=32))
     image = torch.randn(1, 3, 32, 32)
     for change in (0., 1.):
         model.pos_embed.data.add_(change)  # as an average of weights is put in place
