@@ -24,7 +24,7 @@ model = dict(
         num_classes=6,
         mean=[123.675, 116.28, 103.53],
         std=[58.395, 57.12, 57.375],
-        to_rgb=True),
+        to_rgb=False),  # the pipelines hand over RGB
     backbone=dict(
         type='lape_mm.DeiT',
         arch=dict(embed_dim=96, depth=6, num_heads=3),
@@ -37,19 +37,21 @@ model = dict(
         in_channels=96,
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original')))
 
+# at the end of both: mmpretrain's pictures take the network's input as RGB
+to_rgb = [dict(type='NumpyToPIL', to_rgb=True), dict(type='PILToNumpy')]
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     # the scenes have this size already
     dict(type='ResizeEdge', scale=64, edge='short'),
     dict(type='RandomCrop', crop_size=64, padding=4, padding_mode='reflect'),
     # objects stand upright, more or less: never flipped upside down
-    dict(type='RandomFlip', prob=0.5, direction='horizontal'),
+    dict(type='RandomFlip', prob=0.5, direction='horizontal'), *to_rgb,
     dict(type='PackInputs')
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='ResizeEdge', scale=64, edge='short'),
-    dict(type='CenterCrop', crop_size=64),
+    dict(type='CenterCrop', crop_size=64), *to_rgb,
     dict(type='PackInputs')
 ]
 
