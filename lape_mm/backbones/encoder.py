@@ -222,7 +222,7 @@ class Encoder(nn.Module):
             if (kind := options.pop('type', 'Pretrained')) != 'Pretrained':
                 raise ValueError(f"init_cfg.type={kind!r}: expected 'Pretrained'")
             # by the registry: loading is the room above, which knows the backbones
-            WEIGHT_INITIALIZERS.build(dict(type='BackboneWeights', **options))(self)
+            WEIGHT_INITIALIZERS.build(dict(type='lape_mm.BackboneWeights', **options))(self)
 
 
 def init_linear(module: nn.Module) -> None:

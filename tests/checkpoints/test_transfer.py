@@ -205,3 +205,10 @@ def test_a_grid_is_never_guessed(tmp_path):
     model = DeiT(arch=ARCH, img_size=64)
     report = load_backbone(model, str(tmp_path / 'odd.pth'), source_grid=(2, 3))
     assert '2 x 3 to 4 x 4' in str(report)
+
+
+def test_init_cfg_works_whatever_the_default_scope_is(tmp_path):
+    from mmengine.registry import DefaultScope
+    path = save(classifier(), tmp_path / 'c.pth')
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        DeiT(arch=ARCH, img_size=64, init_cfg=dict(checkpoint=path)).init_weights()
