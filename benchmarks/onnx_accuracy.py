@@ -81,6 +81,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f'error: {args.file} is no classifier or segmenter of tools/export_onnx.py',
               file=sys.stderr)
         return 2
+    part = args.data / ('images/validation' if measure is mean_iou else 'val')
+    if not part.is_dir():
+        print(f'error: there is no folder {part}', file=sys.stderr)
+        return 2
     print(json.dumps({**measure(session, args.data, tuple(notes['img_size'])),
                       'config': notes['config'], 'joining': notes['joining']}))
     return 0

@@ -17,7 +17,7 @@ class OptionsAction(DictAction):
             key, _, text = value.partition('=')
             if not _:
                 parser.error(f'{option_string}: {value!r} is not of the form KEY=VALUE')
-            if text.lstrip().startswith('{'):
+            if text.lstrip().startswith(('{', 'dict(')):
                 literals[key] = literal(text)
                 values.remove(value)
         super().__call__(parser, namespace, values, option_string)
@@ -31,24 +31,29 @@ def literal(text: str) -> dict:
         RunError: it spells none.
     """
     try:
-        value = ast.literal_eval(text.strip())
+        node = ast.parse(text.strip(), mode='eval').body
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
+                and node.func.id == 'dict' and not node.args:
+            value = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+        else:
+            value = ast.literal_eval(node)
     except (SyntaxError, ValueError):
         value = None
-    if not isinstance(value, dict):
-        raise RunError(f"{text}: expected a Python dict such as {{'last': 0}}")
+    if not isinstance(value, dict) or None in value:
+        raise RunError(f"{text}: expected a Python dict such as {{'last': 0}} or dict(last=0)")
     return value
 
 
 def joining(text: str) -> str | dict:
     """--joining: a name, or a dict of settings."""
-    return literal(text) if text.lstrip().startswith('{') else text
+    return literal(text) if text.lstrip().startswith(('{', 'dict(')) else text
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds what changes a config's model."""
     parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
-                        'a dict of settings; set in every place of the config that needs it, '
-                        'after --cfg-options')
+                        'settings such as "dict(last=0)"; set in every place of the config that '
+                        'needs it, after --cfg-options')
     parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, metavar='KEY=VALUE',
                         help='settings of the config to override; lists take indices '
                         '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), dicts are '

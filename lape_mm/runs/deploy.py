@@ -68,7 +68,7 @@ def deploy(args: Namespace) -> None:
         backbone.update(
             type='lape_mm.folded_backbone', img_size=size, backbone=plain,
             pooled_in_head=moved_to_head(encoder, kept))
-    cfg.pop('work_dir', None)  # of the training run
+    cfg.work_dir = f'work_dirs/{Path(args.config).stem}_folded'
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as folder:
         config, weights = os.path.join(folder, 'model.py'), os.path.join(folder, 'model.pth')

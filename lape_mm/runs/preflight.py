@@ -9,9 +9,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import LOOPS
 
 from . import labels
 from .config import walk
@@ -94,6 +96,7 @@ def preflight(cfg: Config, mode: str) -> None:
     check_checkpoints(report, mode)
     if mode == 'train':
         check_frozen(report)
+        check_loop(report)
     missing_roots: list[str] = []
     classes: dict[str, list[str]] = {}
     for part in LOADERS[mode]:
@@ -111,6 +114,29 @@ def preflight(cfg: Config, mode: str) -> None:
             check_evaluators(report, part, missing_roots)
     if report.found:
         raise RunError(report.lines())
+
+
+def check_loop(report: Report) -> None:
+    """Settings of the training loop, which mmengine builds after all else."""
+    settings = dict(report.cfg.get('train_cfg') or {})
+    kind = settings.pop('type', None)
+    if kind is None:
+        kind = 'EpochBasedTrainLoop' if settings.pop('by_epoch', True) else 'IterBasedTrainLoop'
+    loop = LOOPS.get(kind) if isinstance(kind, str) else kind
+    if loop is None:
+        return
+    known: dict[str, None] = {}
+    for cls in loop.__mro__[:-1]:  # as far as a constructor hands on what it does not know
+        parameters = signature(cls).parameters.values()
+        known.update((entry.name, None) for entry in parameters
+                     if entry.kind is not entry.VAR_KEYWORD)
+        if not any(entry.kind is entry.VAR_KEYWORD for entry in parameters):
+            break
+    known = [name for name in known if name not in ('runner', 'dataloader')]
+    for name in settings:
+        if name not in known:
+            report.add('train_cfg', f'{loop.__name__} has no setting {name!r}, expected one of '
+                       f'{", ".join(known)}')
 
 
 def check_frozen(report: Report) -> None:

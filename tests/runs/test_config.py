@@ -81,6 +81,11 @@ class TestJoining:
     def test_word_on_the_command_line(self):
         assert arguments.joining('mpvg') == 'mpvg'
         assert arguments.joining(str(SETTINGS)) == SETTINGS
+        assert arguments.joining('dict(last=0, add_to_input=True)') == {
+            'last': 0, 'add_to_input': True}
+        for text in ('dict(last=print())', 'dict(**{})', 'dict([1])'):
+            with pytest.raises(RunError, match='dict'):
+                arguments.joining(text)
         with pytest.raises(RunError, match='dict'):
             arguments.joining('{last: 0}')
 

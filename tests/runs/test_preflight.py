@@ -299,6 +299,26 @@ def test_checkpoints(tmp_path):
     assert len(problems(cfg, 'test')) == 1
 
 
+def test_the_loops_settings(tmp_path):
+    for train_cfg, words in (
+            (dict(by_epoch=True, max_epoch=1), ["'max_epoch'", 'max_epochs']),
+            (dict(type='IterBasedTrainLoop', max_epochs=1), ["'max_epochs'", 'max_iters']),
+            (dict(type='lape_mm.DeviceTrainLoop', max_epochs=1, compiled=True), ["'compiled'"])):
+        text = '\n'.join(problems(Config(dict(model=dict(), train_cfg=train_cfg))))
+        assert all(word in text for word in ['train_cfg', *words]), text
+    assert not problems(Config(dict(model=dict(), train_cfg=dict(by_epoch=False, max_iters=3))))
+    assert not problems(Config(dict(model=dict(), train_cfg=dict(
+        type='lape_mm.DeviceTrainLoop', max_epochs=1, compile=True))))
+
+
+def test_a_frozen_recipe_wants_weights():
+    optim = dict(constructor='lape_mm.FreezingOptimWrapperConstructor')
+    text = '\n'.join(problems(Config(dict(model=dict(backbone=dict()), optim_wrapper=optim))))
+    assert 'model.backbone.init_cfg.checkpoint=PATH' in text
+    assert not problems(Config(dict(model=dict(backbone=dict()), optim_wrapper=optim,
+                                    load_from=None, resume=True)))
+
+
 def test_exit_status(capsys):
     def fails():
         raise RunError(['one', 'two'])
