@@ -21,20 +21,6 @@ val_dataloader = dict(batch_size=128)
 test_dataloader = val_dataloader
 
 optim_wrapper = dict(clip_grad=dict(max_norm=5.0))
-param_scheduler = [
-    dict(
-        type='LinearLR',
-        start_factor=1e-3,
-        by_epoch=True,
-        begin=0,
-        end=20,
-        convert_to_iter_based=True),
-    dict(
-        type='CosineAnnealingLR',
-        eta_min=1e-5,
-        by_epoch=True,
-        begin=20,
-        end=300,
-        convert_to_iter_based=True)
-]
+param_scheduler = _base_.param_scheduler
+param_scheduler[0]['end'] = param_scheduler[1]['begin'] = 20  # epochs of warm-up
 custom_hooks = []

@@ -24,21 +24,7 @@ val_dataloader = dict(batch_size=64, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
 optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.03))
-param_scheduler = [
-    dict(
-        type='LinearLR',
-        start_factor=1e-3,
-        by_epoch=True,
-        begin=0,
-        end=10,
-        convert_to_iter_based=True),
-    dict(
-        type='CosineAnnealingLR',
-        eta_min=1e-5,
-        by_epoch=True,
-        begin=10,
-        end=300,
-        convert_to_iter_based=True)
-]
+param_scheduler = _base_.param_scheduler
+param_scheduler[0]['end'] = param_scheduler[1]['begin'] = 10  # epochs of warm-up
 train_cfg = dict(max_epochs=310)
 auto_scale_lr = dict(base_batch_size=512)
