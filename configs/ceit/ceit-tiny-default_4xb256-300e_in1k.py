@@ -7,12 +7,5 @@ _base_ = [
 model = dict(backbone=dict(type='lape_mm.CeiT'))
 
 # the statistics of its BatchNorms are averaged with the weights that they belong to
-custom_hooks = [
-    dict(
-        type='EMAHook',
-        ema_type='MomentumAnnealingEMA',
-        momentum=4e-5,
-        gamma=10,
-        update_buffers=True,
-        priority='ABOVE_NORMAL')
-]
+custom_hooks = _base_.custom_hooks
+custom_hooks[0]['update_buffers'] = True

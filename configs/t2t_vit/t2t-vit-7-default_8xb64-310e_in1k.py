@@ -11,15 +11,8 @@ model = dict(
 
 train_dataloader = dict(
     batch_size=64, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True))
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='ResizeEdge', scale=248, edge='short', backend='pillow', interpolation='bicubic'),
-    dict(type='CenterCrop', crop_size=224),
-    dict(type='NumpyToPIL', to_rgb=True),
-    dict(type='PILToNumpy'),
-    dict(type='PackInputs')
-]
+test_pipeline = _base_.test_pipeline
+test_pipeline[1]['scale'] = 248
 val_dataloader = dict(batch_size=64, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
