@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath
+from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.utils.checkpoint import checkpoint
 
 from .deformable import DeformableAttention, Shapes
-from .layers import add_scaled
+from .layers import Block, add_scaled
 
 
 class BatchNorm(nn.SyncBatchNorm):
@@ -41,6 +42,31 @@ def add(x: Tensor, y: Tensor, source: nn.Module) -> Tensor:
             or any(module._forward_hooks for module in source.modules()):
         return x + y
     return y.add_(x)
+
+
+def remade(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """``function(*args)``; what is computed on the way is made again for the backward pass.
+
+    For what takes little time to make and much memory to keep. The last operation is not repeated,
+    so that a matrix product there costs nothing. Compilers decide for themselves what to keep.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return function(*args)
+    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+
+
+class LeanMlp(Mlp):
+    """timm's MLP, whose GELU is not kept but made again for the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return remade(lambda hidden: self.fc2(self.act(hidden)), self.fc1(x))
+
+
+class LeanBlock(Block):
+    """A `Block` for large images: it keeps less for the backward pass."""
+
+    def make_feed_forward(self, dim: int, hidden: int) -> None:
+        self.mlp = LeanMlp(dim, hidden)
 
 
 def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
@@ -125,40 +151,49 @@ class ConvFFN(nn.Module):
         return self.fc2(F.gelu(self.dwconv(self.fc1(pyramid), shapes)))
 
 
-class Injector(nn.Module):
-    """ViT tokens look at the pyramid: ``x + gamma * attention``; gamma is zero at first."""
+class Looking(nn.Module):
+    """Deformable attention between normalised sequences."""
 
-    def __init__(self, *, dim: int, norm_eps: float, **attention):
+    def __init__(self, *, levels: int, dim: int, norm_eps: float, **attention):
         super().__init__()
         self.query_norm = nn.LayerNorm(dim, eps=norm_eps)
         self.feat_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = DeformableAttention(dim=dim, levels=3, **attention)
+        self.attn = DeformableAttention(dim=dim, levels=levels, **attention)
+
+    def look(self, x: Tensor, points: Tensor, maps: Tensor, shapes: Shapes) -> Tensor:
+        """What x, (B, Q, C), finds around its points in some maps, (B, sum of h * w, C)."""
+        value = remade(lambda maps: self.attn.values(self.feat_norm(maps)), maps)
+        return remade(lambda x, value: self.attn(self.query_norm(x), points, value, shapes),
+                      x, value)
+
+
+class Injector(Looking):
+    """ViT tokens look at the pyramid: ``x + gamma * attention``; gamma is zero at first."""
+
+    def __init__(self, *, dim: int, **attention):
+        super().__init__(levels=3, dim=dim, **attention)
         self.gamma = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, points: Tensor, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        y = self.attn(self.query_norm(x), points, self.feat_norm(pyramid), shapes)
-        return add_scaled(x, self.gamma, y)
+        return add_scaled(x, self.gamma, self.look(x, points, pyramid, shapes))
 
 
-class Extractor(nn.Module):
+class Extractor(Looking):
     """The pyramid looks at the ViT tokens, then passes a ConvFFN, which drop path may skip."""
 
     def __init__(self, *, dim: int, norm_eps: float, ffn_ratio: float, drop_path: float,
                  **attention):
-        super().__init__()
-        self.query_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.feat_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = DeformableAttention(dim=dim, levels=1, **attention)
+        super().__init__(levels=1, dim=dim, norm_eps=norm_eps, **attention)
         self.ffn = ConvFFN(dim=dim, hidden=int(dim * ffn_ratio))
         self.ffn_norm = nn.LayerNorm(dim, eps=norm_eps)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
                 grid: tuple[int, int]) -> Tensor:
-        y = self.attn(self.query_norm(pyramid), points, self.feat_norm(x), (grid,))
+        y = self.look(pyramid, points, x, (grid,))
         pyramid = add(pyramid, y, self.attn)
-        y = self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
-        return add(pyramid, y, self.ffn)
+        y = remade(lambda pyramid: self.ffn(self.ffn_norm(pyramid), shapes), pyramid)
+        return add(pyramid, self.drop_path(y), self.ffn)
 
 
 class Interaction(nn.Module):

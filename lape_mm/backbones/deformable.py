@@ -225,20 +225,23 @@ class DeformableAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             nn.init.zeros_(projection.bias)
 
-    def forward(self, query: Tensor, points: Tensor, maps: Tensor, shapes: Shapes) -> Tensor:
+    def values(self, maps: Tensor) -> Tensor:
+        """Maps, (B, sum of h * w, C) level by level, to (B, sum of h * w, heads, D)."""
+        return self.value_proj(maps).unflatten(2, (self.num_heads, -1))
+
+    def forward(self, query: Tensor, points: Tensor, value: Tensor, shapes: Shapes) -> Tensor:
         """Queries look at maps around their reference points.
 
         Args:
             query: (B, Q, C).
             points: (1, Q, 1, 2), see `reference_points`.
-            maps: (B, sum of h * w, C), level by level.
+            value: of the maps, see `values`.
             shapes: (h, w) of each level.
 
         Returns:
             (B, Q, C).
         """
         split = (self.num_heads, self.levels, self.points)
-        value = self.value_proj(maps).unflatten(2, (self.num_heads, -1))
         offsets = self.sampling_offsets(query).unflatten(2, (*split, 2))
         weights = self.attention_weights(query).unflatten(2, (self.num_heads, -1))
         exact = torch.promote_types(value.dtype, torch.float32)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lape_mm.position import KINDS, RELATIVE
 from lape_mm.registry import MODELS
 
-from .adapter_layers import BatchNorm, Interaction, SpatialPriorModule, add, init_adapter
+from .adapter_layers import (BatchNorm, Interaction, LeanBlock, SpatialPriorModule, add,
+                             init_adapter)
 from .deformable import reference_points
 from .encoder import resolve_arch
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
@@ -89,7 +90,7 @@ class ViTAdapter(VisionTransformer):
         super().__init__(
             sizes=sizes, img_size=img_size, stride=PATCH,
             stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), joining=joining,
-            class_token=class_token, position=position,
+            class_token=class_token, position=position, block=LeanBlock,
             layers=[dict(layer_scale=layer_scale, attention=dict(window_size=window))
                     for window in windows],
             last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lape_mm.backbones import ViTAdapter
+from lape_mm.backbones import ViTAdapter, adapter_layers
 from lape_mm.backbones.deformable import DeformableAttention, sample, sample_grid, sample_rows
 from lape_mm.position import PRESETS
 
@@ -157,6 +157,38 @@ def test_what_is_kept_for_a_size_does_for_training_whoever_asked_first():
     with torch.inference_mode():
         model.eval()(image)
     sum(level.sum() for level in model.train()(image)).backward()
+
+
+def kept_by(model, image):
+    """Bytes that a forward pass keeps for the backward pass, and the gradients of that."""
+    own = {entry.untyped_storage().data_ptr() for entry in model.state_dict().values()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = model(image)
+    model.zero_grad()
+    sum((output * output).sum() for output in outputs).backward()
+    return sum(kept.values()), [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_what_is_made_again_saves_memory_and_changes_no_gradient(with_cp, monkeypatch):
+    torch.manual_seed(0)
+    model = tiny(joining='mpvg', with_cp=with_cp).train()
+    model.interactions.apply(lambda module: torch.nn.init.normal_(module.gamma) if hasattr(
+        module, 'gamma') else None)
+    image = torch.randn(2, 3, 96, 64)
+    lean, ours = kept_by(model, image)
+    monkeypatch.setattr(adapter_layers, 'remade', lambda function, *args: function(*args))
+    whole, theirs = kept_by(model, image)
+    assert lean <= whole if with_cp else lean < .65 * whole
+    for mine, other in zip(ours, theirs):
+        assert torch.equal(mine, other)
 
 
 def test_sampling_equals_mmcv():
