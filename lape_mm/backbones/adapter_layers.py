@@ -6,7 +6,7 @@ C), finest first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from .deformable import DeformableAttention, Shapes
 from .layers import Block, add_scaled
+
+
+# of all maps: convolutions and pooling are quickest so, and tokens become maps without a copy
+LAYOUT = torch.channels_last
 
 
 class BatchNorm(nn.SyncBatchNorm):
@@ -69,6 +73,19 @@ class LeanBlock(Block):
         self.mlp = LeanMlp(dim, hidden)
 
 
+def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
+    """(B, sum of h * w, C) to maps (B, C, h, w), in `LAYOUT`."""
+    # in this order, since a batch of one can have strides from which no layout could be told
+    return [level.unflatten(1, shape).permute(0, 3, 1, 2).contiguous(memory_format=LAYOUT)
+            for level, shape in
+            zip(tokens.split([height * width for height, width in shapes], dim=1), shapes)]
+
+
+def to_pyramid(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, h, w) to (B, sum of h * w, C)."""
+    return torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
+
+
 def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
     """``layers(x)``; without a gradient each BatchNorm is folded into its convolution.
 
@@ -116,7 +133,7 @@ class SpatialPriorModule(nn.Module):
 
     def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(B, in_channels, H, W), H and W multiples of 32, to four maps (B, C, H/s, W/s)."""
-        c1 = run_convolutions(self.stem, img)
+        c1 = run_convolutions(self.stem, img.contiguous(memory_format=LAYOUT))
         c2 = run_convolutions(self.conv2, c1)
         c3 = run_convolutions(self.conv3, c2)
         c4 = run_convolutions(self.conv4, c3)
@@ -131,11 +148,7 @@ class DWConv(nn.Module):
         self.dwconv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        # contiguous, as officially: another layout takes another kernel, which rounds otherwise
-        maps = [self.dwconv(level.transpose(1, 2).contiguous().unflatten(2, shape))
-                for level, shape in zip(
-                    pyramid.split([h * w for h, w in shapes], dim=1), shapes)]
-        return torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
+        return to_pyramid([self.dwconv(level) for level in to_maps(pyramid, shapes)])
 
 
 class ConvFFN(nn.Module):

@@ -11,7 +11,7 @@ from lape_mm.position import KINDS, RELATIVE
 from lape_mm.registry import MODELS
 
 from .adapter_layers import (BatchNorm, Interaction, LeanBlock, SpatialPriorModule, add,
-                             init_adapter)
+                             init_adapter, to_maps, to_pyramid)
 from .deformable import reference_points
 from .encoder import resolve_arch
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
@@ -122,8 +122,8 @@ class ViTAdapter(VisionTransformer):
         img = F.pad(img, (0, -width % 32, 0, -height % 32))
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
-        pyramid = torch.cat([level.flatten(2).transpose(1, 2) + embed
-                             for level, embed in zip(pyramid, self.level_embed)], dim=1)
+        pyramid = to_pyramid([level + embed[:, None, None] for level, embed in
+                              zip(pyramid, self.level_embed)])
 
         x, grid, plan = self.embed(img)
         places = (grid, reference_points((grid,), x.device),
@@ -137,12 +137,9 @@ class ViTAdapter(VisionTransformer):
             x, pyramid = self.run_segment(interaction, x, pyramid, layers, *places)
             maps.append(x)
         maps[-1] = self.run_last_norm(x, plan)
-        # contiguous: what follows from channels-last maps would be copied at four times the size
-        maps = [tokens.transpose(1, 2).contiguous().unflatten(2, grid) for tokens in
-                (maps[-1:] if self.variant == 'detection' else maps)]
-        c2, c3, c4 = (level.transpose(1, 2).contiguous().unflatten(2, shape)
-                      for level, shape in zip(
-                          pyramid.split([h * w for h, w in shapes], dim=1), shapes))
+        maps = [to_maps(tokens, (grid,))[0]
+                for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
+        c2, c3, c4 = to_maps(pyramid, shapes)
         levels = []
         for level, x in zip((add(c1, self.up(c2), self.up), c2, c3, c4), maps * (4 // len(maps))):
             if level.shape[2:] != grid:
