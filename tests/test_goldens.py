@@ -14,8 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lape_mm.backbones import (CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter,
-                               adapter_layers, deformable)
+from lape_mm.backbones import (
+    CeiT,
+    CompactTransformer,
+    DeiT,
+    Swin,
+    T2TViT,
+    ViTAdapter,
+    adapter_layers,
+    deformable,
+)
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
 
@@ -35,9 +43,9 @@ def arithmetic_of(dtype):
     """In float32 the arithmetic that the cases were made with.
 
     One thread, unfused attention, grid_sample, maps that are not channels-last, and nothing of
-    what is done only without a gradient. In float32 the order of a sum alone moves the ViT-Adapter outputs by up to 4e-5, as a
-    float64 run of the same weights shows. The float64 cases hold for the fast ways, and
-    `test_fast_ways_are_equal` compares both ways on the weights of all cases.
+    what is done only without a gradient. In float32 the order of a sum alone moves the ViT-Adapter
+    outputs by up to 4e-5, as a float64 run of the same weights shows. The float64 cases hold for
+    the fast ways, and `test_fast_ways_are_equal` compares both ways on the weights of all cases.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from .deformable import DeformableAttention, Shapes
 from .layers import Block, add_scaled
 
-
 # of all maps: convolutions and pooling are quickest so, and tokens become maps without a copy
 LAYOUT = torch.channels_last
 
@@ -176,8 +175,8 @@ class Looking(nn.Module):
     def look(self, x: Tensor, points: Tensor, maps: Tensor, shapes: Shapes) -> Tensor:
         """What x, (B, Q, C), finds around its points in some maps, (B, sum of h * w, C)."""
         value = remade(lambda maps: self.attn.values(self.feat_norm(maps)), maps)
-        return remade(lambda x, value: self.attn(self.query_norm(x), points, value, shapes),
-                      x, value)
+        aims = remade(lambda x: self.attn.aims(self.query_norm(x)), x)
+        return self.attn(aims, points, value, shapes)
 
 
 class Injector(Looking):

@@ -79,88 +79,119 @@ def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tenso
     return mixed.reshape(batch, -1, queries).transpose(1, 2)
 
 
-def corners(shapes: Shapes, locations: Tensor, weights: Tensor, cells: int) \
-        -> tuple[Tensor, Tensor]:
-    """Bilinear sampling as a weighted sum of cells, four for each point.
+def by_bag(entries: Tensor) -> Tensor:
+    """(B, Q, heads, levels, points, ...) to (..., levels, points, N), see `neighbours`."""
+    return entries.permute(*range(5, entries.dim()), 3, 4, 0, 1, 2).flatten(-3).contiguous()
+
+
+def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The four cells around each sample of bilinear sampling.
+
+    A bag is what one head of one query takes. All of it has the N = B * Q * heads bags last, where
+    elementwise arithmetic is quickest, and is floating point as far as it can be, since
+    comparisons take ten times as long.
 
     Args:
-        shapes, locations, weights: see `sample_grid`.
+        shapes, locations: see `sample_grid`.
         cells: number of cells in all levels, sum of h * w.
 
     Returns:
-        rows of a (B * cells * heads, D) table of values, int32, and their weights; both
-        (B * Q * heads, 4 * levels * points). Beyond the border a weight is zero.
+        rows of a (B * cells * heads, D) table of values, int32, (2, 2, levels, points, N), by the
+        lower and higher y and the lower and higher x; and for the lower and the higher cell, x and
+        y, (2, 2, levels, points, N), their shares, and 1 within the map and 0 beyond it. A share
+        beyond it is 0.
     """
-    batch, _, heads = locations.shape[:3]
+    batch, queries, heads = locations.shape[:3]
     sizes = level_sizes(shapes, locations.device)
-    position = locations * sizes[:, None, :2] - .5
-    low = position.floor()
-    share = position - low
-    low = low.to(torch.int32)
-    width, height, start = (sizes[:, column, None].to(torch.int32) for column in range(3))
-    image = cells * torch.arange(batch, device=low.device, dtype=torch.int32)
-    start = image[:, None, None, None, None] + start
-    head = torch.arange(heads, device=low.device, dtype=torch.int32)[:, None, None]
-    rows, parts = [], []
-    for step_y, share_y in ((0, 1 - share[..., 1]), (1, share[..., 1])):
-        y = low[..., 1] + step_y
-        part_y = weights * share_y * ((y >= 0) & (y < height))
-        y = (y.clamp(min=0).minimum(height - 1) * width).add_(start)
-        for step_x, share_x in ((0, 1 - share[..., 0]), (1, share[..., 0])):
-            x = low[..., 0] + step_x
-            parts.append(part_y * share_x * ((x >= 0) & (x < width)))
-            x = x.clamp_(min=0).minimum(width - 1).add_(y)
-            rows.append(x.mul_(heads).add_(head))
-    return tuple(torch.stack(entries, dim=-1).flatten(3).flatten(0, 2)
-                 for entries in (rows, parts))
+    size = sizes[:, :2].t()[..., None, None]
+    position = by_bag(locations).mul_(size).sub_(.5)
+    low = position.nan_to_num(0).floor_()
+    share = position.sub_(low)
+    cell = torch.stack([low, low + 1])
+    nearest = torch.minimum(cell.clamp(min=0), (size - 1).to(cell))
+    inside = cell.sub_(nearest).abs_().neg_().add_(1).clamp_(min=0)
+    shares = torch.stack([1 - share, share]).mul_(inside)
+    width, start = (sizes[:, column, None, None].to(torch.int32) for column in (0, 2))
+    x, y = nearest.to(torch.int32).unbind(1)
+    image, head = (torch.arange(count, device=low.device, dtype=torch.int32)
+                   for count in (batch, heads))
+    bag = (image[:, None, None] * (cells * heads) + head).expand(-1, queries, -1).flatten()
+    rows = (y * width + start)[:, None] + x
+    return rows.mul_(heads).add_(bag), shares, inside
 
 
-class WeightedRows(torch.autograd.Function):
-    """Sums of a table's rows, weighted: torch's embedding_bag, with a quicker gradient.
+class SampleRows(torch.autograd.Function):
+    """Bilinear sampling as weighted sums of a table's rows, torch's embedding_bag.
 
-    Takes (rows, D), and indices and weights (bags, K); gives (bags, D).
+    Takes and gives what `sample_grid` does. Nothing is kept of the four neighbours of each sample:
+    the backward pass makes them again.
     """
 
     CHUNK = 2 ** 13  # rows gathered at once in the backward pass: 1 MB of 32 channels
 
     @staticmethod
-    def forward(ctx, table: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(table, index, weight)
-        return F.embedding_bag(index, table, per_sample_weights=weight, mode='sum')
+    def forward(ctx, value: Tensor, locations: Tensor, weights: Tensor, shapes: Shapes) -> Tensor:
+        ctx.save_for_backward(value, locations, weights)
+        ctx.shapes = shapes
+        rows, shares, _ = neighbours(shapes, locations, value.shape[1])
+        parts = (shares[:, 1] * by_bag(weights))[:, None] * shares[:, 0]
+        rows, parts = (entries.flatten(0, 3).t().contiguous() for entries in (rows, parts))
+        mixed = F.embedding_bag(rows, value.reshape(-1, value.shape[3]), mode='sum',
+                                per_sample_weights=parts)
+        return mixed.reshape(*locations.shape[:2], -1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
-        table, index, weight = ctx.saved_tensors
-        grad, each = grad.contiguous(), index.shape[1]
-        table_grad = weight_grad = None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        value, locations, weights = ctx.saved_tensors
+        rows, shares, inside = neighbours(ctx.shapes, locations, value.shape[1])
+        table, grad = value.reshape(-1, value.shape[3]), grad.reshape(-1, value.shape[3])
+        weight, (x, y) = by_bag(weights), shares.unbind(1)
+        value_grad = locations_grad = weights_grad = None
         if ctx.needs_input_grad[0]:
-            # the same sum the other way round: what each row was added to, weighted
-            rows, order = index.flatten().sort(stable=True)
-            starts = torch.searchsorted(rows, torch.arange(len(table), dtype=rows.dtype))
-            weights = weight.take(order)
-            table_grad = F.embedding_bag(order.floor_divide_(each), grad, starts, mode='sum',
-                                         per_sample_weights=weights)
-        if ctx.needs_input_grad[2]:
-            weight_grad = torch.empty_like(weight)
-            step = max(1, WeightedRows.CHUNK // each)
-            gathered = table.new_empty(step * each, table.shape[1])
-            for part in range(0, len(index), step):
-                part = slice(part, part + step)
-                taken = index[part].flatten()
-                rows = gathered[:len(taken)]
-                torch.index_select(table, 0, taken, out=rows)
-                rows = rows.unflatten(0, (-1, each)).mul_(grad[part, None])
-                torch.sum(rows, -1, out=weight_grad[part])
-        return table_grad, None, weight_grad
+            parts = (y * weight)[:, None] * x
+            value_grad = SampleRows.spread(grad, rows, parts, len(table)).view_as(value)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            products = SampleRows.products(table, rows, grad)
+            # a share changes with the position by -1 (the lower cell's) or 1
+            slope_x, slope_y = torch.stack([-inside[0], inside[1]]).unbind(1)
+            mixed = (products * y[:, None]).sum(0)
+            steep = (products * slope_y[:, None]).sum(0)
+            moved = torch.stack([(mixed * slope_x).sum(0), (steep * x).sum(0)]).mul_(weight)
+            moved *= level_sizes(ctx.shapes, locations.device)[:, :2].t()[..., None, None]
+            back = (*weights.shape[3:], *weights.shape[:3])
+            weights_grad = (mixed * x).sum(0).view(back).permute(2, 3, 4, 0, 1)
+            locations_grad = moved.view(2, *back).permute(3, 4, 5, 1, 2, 0)
+        return value_grad, locations_grad, weights_grad, None
+
+    @staticmethod
+    def spread(grad: Tensor, rows: Tensor, parts: Tensor, count: int) -> Tensor:
+        """The gradient of a table of ``count`` rows: the same sum the other way round."""
+        ordered, order = rows.flatten().sort(stable=True)
+        starts = torch.searchsorted(ordered, torch.arange(count, dtype=ordered.dtype))
+        return F.embedding_bag(order % len(grad), grad, starts, mode='sum',
+                               per_sample_weights=parts.take(order))
+
+    @staticmethod
+    def products(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
+        """Each bag's gradient times each row that the bag took, shaped like ``rows``."""
+        shape, rows = rows.shape, rows.flatten(0, 3).t().contiguous()
+        found = table.new_empty(rows.shape)
+        each = rows.shape[1]
+        step = max(1, SampleRows.CHUNK // each)
+        gathered = table.new_empty(step * each, table.shape[1])
+        for part in range(0, len(rows), step):
+            part = slice(part, part + step)
+            index = rows[part].flatten()
+            taken = gathered[:len(index)]
+            torch.index_select(table, 0, index, out=taken)
+            torch.sum(taken.unflatten(0, (-1, each)).mul_(grad[part, None]), -1, out=found[part])
+        return found.t().contiguous().view(shape)
 
 
 def sample_rows(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
     """As `sample_grid`, on the CPU several times as fast and with little memory beside."""
-    batch, cells, heads, dim = value.shape
-    index, weight = corners(shapes, locations, weights, cells)
-    mixed = WeightedRows.apply(value.reshape(-1, dim), index, weight)
-    return mixed.reshape(batch, -1, heads * dim)
+    return SampleRows.apply(value, locations, weights, shapes)
 
 
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
@@ -237,11 +268,16 @@ class DeformableAttention(nn.Module):
         """Maps, (B, sum of h * w, C) level by level, to (B, sum of h * w, heads, D)."""
         return self.value_proj(maps).unflatten(2, (self.num_heads, -1))
 
-    def forward(self, query: Tensor, points: Tensor, value: Tensor, shapes: Shapes) -> Tensor:
+    def aims(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, (B, Q, C), to offsets in cells and the weights' logits, (B, Q, ...) each."""
+        return self.sampling_offsets(query), self.attention_weights(query)
+
+    def forward(self, aims: tuple[Tensor, Tensor], points: Tensor, value: Tensor,
+                shapes: Shapes) -> Tensor:
         """Queries look at maps around their reference points.
 
         Args:
-            query: (B, Q, C).
+            aims: of the queries, see `aims`.
             points: (1, Q, 1, 2), see `reference_points`.
             value: of the maps, see `values`.
             shapes: (h, w) of each level.
@@ -250,11 +286,10 @@ class DeformableAttention(nn.Module):
             (B, Q, C).
         """
         split = (self.num_heads, self.levels, self.points)
-        offsets = self.sampling_offsets(query).unflatten(2, (*split, 2))
-        weights = self.attention_weights(query).unflatten(2, (self.num_heads, -1))
         exact = torch.promote_types(value.dtype, torch.float32)
-        weights = weights.to(exact).softmax(-1).unflatten(3, split[1:])
+        offsets, logits = (entry.to(exact) for entry in aims)
+        weights = logits.unflatten(2, (self.num_heads, -1)).softmax(-1).unflatten(3, split[1:])
         sizes = level_sizes(shapes, points.device)[:, None, :2]
-        locations = points[:, :, None, :, None] + offsets.to(exact) / sizes
+        locations = points[:, :, None, :, None] + offsets.unflatten(2, (*split, 2)) / sizes
         mixed = sample(value.to(exact), shapes, locations, weights)
         return self.output_proj(mixed.to(value.dtype))

@@ -10,8 +10,16 @@ from torch import Tensor, nn
 from lape_mm.position import KINDS, RELATIVE
 from lape_mm.registry import MODELS
 
-from .adapter_layers import (BatchNorm, Interaction, LeanBlock, SpatialPriorModule, add,
-                             init_adapter, to_maps, to_pyramid)
+from .adapter_layers import (
+    BatchNorm,
+    Interaction,
+    LeanBlock,
+    SpatialPriorModule,
+    add,
+    init_adapter,
+    to_maps,
+    to_pyramid,
+)
 from .deformable import reference_points
 from .encoder import resolve_arch
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
