@@ -6,9 +6,9 @@
     python benchmarks/vit_adapter.py --profile      # where the time goes, 1024 px, detection
 
 One image, against the yardstick: timm's DeiT-Ti on a batch of 16 at 224 px. A training step
-(forward, the mean of all maps, backward) is compared with the same code with softmax(q k) attention
-and one grid_sample call a level, all activations kept, as in the official code; and with ours under
-``with_cp``.
+(forward, the mean of all maps, backward) is compared with the same code computing as the official
+one does, with softmax(q k) attention, one grid_sample call a level, maps channels-first and all
+activations kept; and with ours under ``with_cp``.
 """
 import argparse
 import math
@@ -25,12 +25,12 @@ from measure import ROOT, bar, ratio
 from torch import Tensor
 
 import lape_mm
-from lape_mm.backbones import adapter_layers, deformable
+from lape_mm.backbones import adapter_layers, deformable, sampling
 
 VARIANTS = ('detection', 'segmentation')
 JOININGS = ('default', 'lape', 'pvg', 'mpvg')
 YARDSTICK = 'timm DeiT-Ti b16'
-REFERENCE, OURS = 'softmax(q k), grid_sample', 'ours'
+REFERENCE, OURS = 'official arithmetic', 'ours'
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
@@ -43,10 +43,11 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None 
 
 @contextmanager
 def reference_code() -> Iterator[None]:
-    """Our backbone with the arithmetic of the official one, and all activations kept."""
+    """Our backbone computing as the official one does: see above."""
     with mock.patch.object(F, 'scaled_dot_product_attention', softmax_attention), \
-            mock.patch.object(deformable, 'sample', deformable.sample_grid), \
-            mock.patch.object(adapter_layers, 'remade', lambda function, *args: function(*args)):
+            mock.patch.object(deformable, 'sample', sampling.sample_grid), \
+            mock.patch.object(adapter_layers, 'LAYOUT', torch.contiguous_format), \
+            mock.patch.object(adapter_layers, 'recomputed', lambda work, *args: work(*args)):
         yield
 
 
@@ -59,7 +60,7 @@ def build(*, size: int, kind: str = 'detection', joining: str = 'default', train
         kind: 'detection', 'segmentation', 'timm' (the yardstick) or 'mask_rcnn' (a training step).
         joining: a joining's name.
         training: forward and backward.
-        code: `OURS`, `REFERENCE` or 'checkpointed'.
+        code: `OURS`, `REFERENCE` (see `reference_code`) or 'checkpointed'.
         variant: one of `measure.VARIANTS`.
     """
     torch.manual_seed(0)

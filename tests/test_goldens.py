@@ -23,6 +23,7 @@ from lape_mm.backbones import (
     ViTAdapter,
     adapter_layers,
     deformable,
+    sampling,
 )
 from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
@@ -55,7 +56,7 @@ def arithmetic_of(dtype):
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
                 stack.enter_context(torch.enable_grad())
                 stack.enter_context(mock.patch.object(deformable, 'sample',
-                                                      deformable.sample_grid))
+                                                      sampling.sample_grid))
                 stack.enter_context(mock.patch.object(adapter_layers, 'LAYOUT',
                                                       torch.contiguous_format))
             yield

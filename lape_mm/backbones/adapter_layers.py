@@ -1,4 +1,5 @@
-"""The parts that ViT-Adapter (ICLR 2023) puts beside a plain ViT; keys as in its release.
+"""The parts that ViT-Adapter (ICLR 2023) puts beside a plain ViT, and the block that it makes of
+the ViT's; keys as in its release.
 
 A pyramid is the three maps of strides 8, 16 and 32 as one sequence, (B, h8 w8 + h16 w16 + h32 w32,
 C), finest first.
@@ -16,10 +17,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils.checkpoint import checkpoint
 
-from .deformable import DeformableAttention, Shapes
+from .deformable import DeformableAttention
 from .layers import Block, add_scaled
+from .sampling import Shapes
 
-# of all maps: convolutions and pooling are quickest so, and tokens become maps without a copy
+# of all maps: on the CPU convolutions and pooling are quickest so, and at a batch of one tokens
+# become maps without a copy
 LAYOUT = torch.channels_last
 
 
@@ -47,34 +50,38 @@ def add(x: Tensor, y: Tensor, source: nn.Module) -> Tensor:
     return y.add_(x)
 
 
-def remade(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+def recomputed(function: Callable, *args: Tensor) -> Tensor | tuple[Tensor, ...]:
     """``function(*args)``; what is computed on the way is made again for the backward pass.
 
-    For what takes little time to make and much memory to keep. The last operation is not repeated,
-    so that a matrix product there costs nothing. Compilers decide for themselves what to keep.
+    For what takes little time to make and much memory to keep. It is made again as far as the last
+    operation that keeps its input, which is not repeated: a matrix product at the end costs
+    nothing. torch.utils.checkpoint, with its rules: weights must not be exchanged before the
+    backward pass. Compilers decide for themselves what to keep.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return function(*args)
-    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    return checkpoint(function, *args, use_reentrant=False)
 
 
-class LeanMlp(Mlp):
-    """timm's MLP, whose GELU is not kept but made again for the backward pass."""
+class RecomputingMlp(Mlp):
+    """timm's MLP, Linear, GELU, Linear, whose GELU is made again for the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return remade(lambda hidden: self.fc2(self.act(hidden)), self.fc1(x))
+        if not self.training:  # a frozen one keeps nothing
+            return super().forward(x)
+        return recomputed(lambda hidden: self.fc2(self.act(hidden)), self.fc1(x))
 
 
-class LeanBlock(Block):
+class RecomputingBlock(Block):
     """A `Block` for large images: it keeps less for the backward pass."""
 
     def make_feed_forward(self, dim: int, hidden: int) -> None:
-        self.mlp = LeanMlp(dim, hidden)
+        self.mlp = RecomputingMlp(dim, hidden)
 
 
 def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
     """(B, sum of h * w, C) to maps (B, C, h, w), in `LAYOUT`."""
-    # in this order, since a batch of one can have strides from which no layout could be told
+    # unflattened first: strides of a batch of one, which can be anything, come out right so
     return [level.unflatten(1, shape).permute(0, 3, 1, 2).contiguous(memory_format=LAYOUT)
             for level, shape in
             zip(tokens.split([height * width for height, width in shapes], dim=1), shapes)]
@@ -163,8 +170,8 @@ class ConvFFN(nn.Module):
         return self.fc2(F.gelu(self.dwconv(self.fc1(pyramid), shapes)))
 
 
-class Looking(nn.Module):
-    """Deformable attention between normalised sequences."""
+class CrossAttention(nn.Module):
+    """Deformable attention of one normalised sequence to another."""
 
     def __init__(self, *, levels: int, dim: int, norm_eps: float, **attention):
         super().__init__()
@@ -172,14 +179,14 @@ class Looking(nn.Module):
         self.feat_norm = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = DeformableAttention(dim=dim, levels=levels, **attention)
 
-    def look(self, x: Tensor, points: Tensor, maps: Tensor, shapes: Shapes) -> Tensor:
-        """What x, (B, Q, C), finds around its points in some maps, (B, sum of h * w, C)."""
-        value = remade(lambda maps: self.attn.values(self.feat_norm(maps)), maps)
-        aims = remade(lambda x: self.attn.aims(self.query_norm(x)), x)
-        return self.attn(aims, points, value, shapes)
+    def attend(self, x: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
+        """What x, (B, Q, C), finds around its points in maps, (B, sum of h * w, C)."""
+        value = recomputed(lambda seen: self.attn.values(self.feat_norm(seen)), cells)
+        aims = recomputed(lambda seen: self.attn.offsets_and_logits(self.query_norm(seen)), x)
+        return self.attn(*aims, points, value, shapes)
 
 
-class Injector(Looking):
+class Injector(CrossAttention):
     """ViT tokens look at the pyramid: ``x + gamma * attention``; gamma is zero at first."""
 
     def __init__(self, *, dim: int, **attention):
@@ -187,10 +194,10 @@ class Injector(Looking):
         self.gamma = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, points: Tensor, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        return add_scaled(x, self.gamma, self.look(x, points, pyramid, shapes))
+        return add_scaled(x, self.gamma, self.attend(x, points, pyramid, shapes))
 
 
-class Extractor(Looking):
+class Extractor(CrossAttention):
     """The pyramid looks at the ViT tokens, then passes a ConvFFN, which drop path may skip."""
 
     def __init__(self, *, dim: int, norm_eps: float, ffn_ratio: float, drop_path: float,
@@ -202,9 +209,9 @@ class Extractor(Looking):
 
     def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
                 grid: tuple[int, int]) -> Tensor:
-        y = self.look(pyramid, points, x, (grid,))
+        y = self.attend(pyramid, points, x, (grid,))
         pyramid = add(pyramid, y, self.attn)
-        y = remade(lambda pyramid: self.ffn(self.ffn_norm(pyramid), shapes), pyramid)
+        y = recomputed(lambda seen: self.ffn(self.ffn_norm(seen), shapes), pyramid)
         return add(pyramid, self.drop_path(y), self.ffn)
 
 

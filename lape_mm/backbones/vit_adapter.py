@@ -13,7 +13,7 @@ from lape_mm.registry import MODELS
 from .adapter_layers import (
     BatchNorm,
     Interaction,
-    LeanBlock,
+    RecomputingBlock,
     SpatialPriorModule,
     add,
     init_adapter,
@@ -98,7 +98,7 @@ class ViTAdapter(VisionTransformer):
         super().__init__(
             sizes=sizes, img_size=img_size, stride=PATCH,
             stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), joining=joining,
-            class_token=class_token, position=position, block=LeanBlock,
+            class_token=class_token, position=position, block=RecomputingBlock,
             layers=[dict(layer_scale=layer_scale, attention=dict(window_size=window))
                     for window in windows],
             last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,
@@ -148,11 +148,13 @@ class ViTAdapter(VisionTransformer):
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
         c2, c3, c4 = to_maps(pyramid, shapes)
+        sources = (self.up, *[self.interactions] * 3)
         levels = []
-        for level, x in zip((add(c1, self.up(c2), self.up), c2, c3, c4), maps * (4 // len(maps))):
+        for level, x, source in zip((add(c1, self.up(c2), self.up), c2, c3, c4),
+                                    maps * (4 // len(maps)), sources):
             if level.shape[2:] != grid:
                 x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
-            levels.append(add(x, level, self.up))
+            levels.append(add(x, level, source))
         norms = (self.norm1, self.norm2, self.norm3, self.norm4)
         # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
         return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()

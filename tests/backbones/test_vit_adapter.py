@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from lape_mm.backbones import ViTAdapter, adapter_layers, deformable
-from lape_mm.backbones.deformable import DeformableAttention, sample, sample_grid, sample_rows
+from lape_mm.backbones.deformable import DeformableAttention
+from lape_mm.backbones.sampling import SampleRows, sample, sample_grid, sample_rows
 from lape_mm.position import PRESETS
 
 TINY = dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8, deform_num_heads=4)
@@ -136,19 +137,36 @@ def test_sampling_equals_one_written_out_by_hand():
                                plain_sampling(value, shapes, locations, weights))
 
 
-def test_rows_and_grid_agree_in_values_and_gradients():
+@pytest.mark.parametrize('wanted', [(0,), (1,), (2,), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize('shapes, batch, queries, heads', [
+    (((5, 7), (3, 4), (2, 2)), 2, 9, 2), (((4, 3), (1, 1), (1, 6)), 1, 30, 3),
+    (((1, 1),), 1, 1, 1)])
+def test_rows_and_grid_agree_in_values_and_gradients(shapes, batch, queries, heads, wanted,
+                                                     monkeypatch):
+    monkeypatch.setattr(SampleRows, 'CHUNK', 200)  # several pieces, the last one smaller
     torch.manual_seed(0)
-    shapes = ((5, 7), (3, 4), (2, 2))
-    inputs = [torch.randn(2, 51, 2, 3), torch.rand(2, 9, 2, 3, 4, 2) * 1.8 - .4,
-              torch.rand(2, 9, 2, 3, 4)]
+    cells, each = sum(h * w for h, w in shapes), (batch, queries, heads, len(shapes), 4)
+    inputs = [torch.randn(batch, cells, heads, 3).double(),
+              torch.rand(*each, 2).double() * 1.8 - .4, torch.rand(each).double()]
+    inputs[1][0, 0, 0, 0] = torch.tensor([[.5, .5], [0., 1.], [-1e9, 2.], [1e6, .1]])
+    before = [x.clone() for x in inputs]
     results = []
     for way in (sample_grid, sample_rows):
-        value, locations, weights = (x.double().requires_grad_() for x in inputs)
-        output = way(value, shapes, locations, weights)
+        given = [x.clone().requires_grad_(place in wanted) for place, x in enumerate(inputs)]
+        output = way(given[0], shapes, *given[1:])
         (output * torch.arange(output.numel()).sin().view_as(output)).sum().backward()
-        results.append((output, value.grad, locations.grad, weights.grad))
+        results.append((output, *(given[place].grad for place in wanted)))
+        assert all(x.equal(y) for x, y in zip(given, before))
     for ours, theirs in zip(*results):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+def test_a_location_that_is_not_a_number_shows():
+    value, weights = torch.randn(1, 12, 1, 3), torch.full((1, 2, 1, 1, 2), .5)
+    locations = torch.rand(1, 2, 1, 1, 2, 2)
+    locations[0, 1, 0, 0, 0, 0] = float('nan')
+    output = sample_rows(value, ((3, 4),), locations, weights)
+    assert output[0, 0].isfinite().all() and output[0, 1].isnan().all()
 
 
 def test_what_is_kept_for_a_size_does_for_training_whoever_asked_first():
@@ -184,7 +202,7 @@ def test_what_is_made_again_saves_memory_and_changes_no_gradient(with_cp, monkey
         module, 'gamma') else None)
     image = torch.randn(2, 3, 96, 64)
     lean, ours = kept_by(model, image)
-    monkeypatch.setattr(adapter_layers, 'remade', lambda function, *args: function(*args))
+    monkeypatch.setattr(adapter_layers, 'recomputed', lambda function, *args: function(*args))
     whole, theirs = kept_by(model, image)
     for mine, other in zip(ours, theirs):
         assert torch.equal(mine, other)
@@ -194,6 +212,32 @@ def test_what_is_made_again_saves_memory_and_changes_no_gradient(with_cp, monkey
         assert lean <= whole <= official
     else:
         assert lean < .8 * whole and lean < .65 * official
+
+
+def test_what_is_made_again_draws_the_same_random_numbers():
+    # as a dropout within a Linear, LoRA's for one
+    torch.manual_seed(0)
+    model = tiny(joining='mpvg').train()
+    mlp = model.blocks[0].mlp
+    mlp.fc2 = torch.nn.Sequential(torch.nn.Dropout(.5), mlp.fc2)
+    image, results = torch.randn(1, 3, 64, 64), []
+    for function in (adapter_layers.recomputed, lambda function, *args: function(*args)):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(adapter_layers, 'recomputed', function)
+            torch.manual_seed(1)
+            model.zero_grad()
+            sum(level.square().sum() for level in model(image)).backward()
+            results.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(map(torch.equal, *results))
+
+
+@torch.no_grad()
+def test_what_a_hook_sees_is_not_changed_afterwards():
+    model, seen = tiny().eval(), []
+    model.interactions[-1].register_forward_hook(
+        lambda module, given, output: seen.extend((part, part.clone()) for part in output))
+    model(torch.randn(1, 3, 64, 64))
+    assert len(seen) == 2 and all(part.equal(copy) for part, copy in seen)
 
 
 def test_sampling_equals_mmcv():
