@@ -90,7 +90,8 @@ def main() -> int:
         given = {(name, size): dict(kind=kind, size=size, variant=variant)
                  for size in args.sizes for name, kind in MODELS.items()}
         tables = {
-            's': measure.time_all({key: build(**row) for key, row in given.items()}, args.rounds),
+            's': measure.time_all({key: build(**row) for key, row in given.items()}, args.rounds,
+                                  calls=1),
             'MB': measure.remember_all('growth', given, args.memory_rounds, args.threads,
                                        warm_up=dict(size=64))}
         for unit, found in tables.items():

@@ -1,58 +1,112 @@
 #!/usr/bin/env python
-"""The bars of all records beside this file, as the table that README.md shows.
+"""The records beside this file as the tables of README.md (bars) and docs/speed.md (all ratios).
 
-    python benchmarks/tables.py             # prints it
-    python benchmarks/tables.py --write     # puts it into README.md, between its two marks
+    python benchmarks/tables.py             # prints them
+    python benchmarks/tables.py --write     # puts them into these files, between their marks
 """
 import argparse
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parent / 'README.md'
-RECORDS = ('classification_tiny', 'classification_small', 'vit_adapter', 'growth', 'startup')
-MARKS = '<!-- python benchmarks/tables.py --write -->', '<!-- end of the table -->'
+RECORDS = ('classification_tiny', 'classification_small', 'vit_adapter', 'vit_adapter_mask_rcnn',
+           'vit_adapter_profile', 'growth', 'startup', 'throughput')
+MARKS = '<!-- python benchmarks/tables.py --write -->', '<!-- end of the tables -->'
 
 
-def rows(name: str) -> list[str]:
-    """A record's bars, a line of the table each; none where it was not measured."""
-    path = HERE / f'{name}.json'
-    if not path.exists():
-        return []
-    made = []
-    for bar in json.loads(path.read_text())['bars']:
-        low, high = bar['figure']['quartiles']
-        made.append(f'| {bar["what"]} | {bar["figure"]["median"]:.3g} ({low:.3g} to {high:.3g}) '
-                    f'| {bar["limit"]:g} | {"holds" if bar["holds"] else "**missed**"} |')
-    return made
+def records() -> dict[str, dict]:
+    """What has been measured, by name."""
+    return {name: json.loads(path.read_text()) for name in RECORDS
+            if (path := HERE / f'{name}.json').exists()}
 
 
-def machine(name: str) -> str:
+def spread(figure: Mapping) -> str:
+    """Median and quartiles, to three digits."""
+    low, high = figure['quartiles']
+    return f'{figure["median"]:.3g} ({low:.3g} to {high:.3g})'
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in
+                     (head, ['---'] * len(head), *rows))
+
+
+def machine(name: str, record: Mapping) -> str:
     """What a record was measured on and with."""
-    record = json.loads((HERE / f'{name}.json').read_text())
     return (f'`{name}.json`: {record["cpu"]}, {record["threads"]} threads, torch '
             f'{record["torch"]}, commit {record["commit"]}')
 
 
-def table() -> str:
-    """Markdown: the bars, and below them where they were measured."""
-    found = {name: made for name in RECORDS if (made := rows(name))}
-    return '\n'.join([
-        '| measure | median (quartiles) | bar | |', '|---|---|---|---|',
-        *(row for made in found.values() for row in made), '',
-        'Measured on: ' + '; '.join(machine(name) for name in found) + '.'])
+def bars() -> str:
+    """All bars, and below them where they were measured."""
+    found = {name: record for name, record in records().items() if record.get('bars')}
+    rows = [[bar['what'], spread(bar['figure']), f'{bar["limit"]:g}',
+             'holds' if bar['holds'] else '**missed**']
+            for record in found.values() for bar in record['bars']]
+    return markdown(['measure', 'median (quartiles)', 'bar', ''], rows) + (
+        '\n\nMeasured on: ' + '; '.join(machine(*item) for item in found.items()) + '.')
+
+
+def tables_of(record: Mapping) -> Iterator[tuple[str, str]]:
+    """Titles and tables of one record."""
+    for title, ratios in record.get('ratios', {}).items():
+        unit = 'MB' if 'memory' in title else 's'
+        bases = list(dict.fromkeys(base for row in ratios.values() for base in row))
+        yield title, markdown(
+            ['', unit, *(f'/ {base}' for base in bases)],
+            [[name, f'{median(record["measured"][title][name]):.3g}',
+              *(spread(row[base]) if base in row else '' for base in bases)]
+             for name, row in ratios.items()])
+    if 'profile' in record:
+        yield 'detection, 1024 px, inference, shares of the time', markdown(
+            ['operator', 'share', 'calls'],
+            [[f'`{row["operator"]}`', f'{row["share"]:.1%}', str(row['calls'])]
+             for row in record['profile']])
+    for title, models in record.items():
+        if isinstance(models, dict) and 'exponent_512_to_1024' in models:
+            sizes = list(next(iter(models['measured'].values())))
+            yield title, markdown(
+                ['', *(f'{size} px' for size in sizes), 'exponent', '512 to 1024 px'],
+                [[name, *(f'{median(figures):.3g}' for figures in values.values()),
+                  f'{models["exponent"][name]:.2f}', spread(models['exponent_512_to_1024'][name])]
+                 for name, values in models['measured'].items()])
+    if 'loader_share' in record:
+        yield 'training', markdown(
+            ['quick start', 'images/s', 'share of the loader'],
+            [[task, spread(rate), f'{record["loader_share"][task]["median"]:.1%}']
+             for task, rate in record['images_per_second'].items()])
+    elif 'ratios' not in record and 'measured' in record:
+        yield 'start-up', markdown(['', 's'], [[name, f'{median(figures):.3g}'] for name, figures in
+                                              record['measured'].items()])
+
+
+def tables() -> str:
+    """All tables of all records."""
+    parts = []
+    for name, record in records().items():
+        parts.append(f'**{record["claim"]}** ({machine(name, record)})')
+        parts += [f'{title}:\n\n{table}' for title, table in tables_of(record)]
+    return '\n\n'.join(parts)
+
+
+PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables}
 
 
 def main() -> None:
-    """Prints or writes it."""
+    """Prints or writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--write', action='store_true', help='into README.md')
-    if not parser.parse_args().write:
-        print(table())
-        return
-    before, _, rest = README.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    README.write_text(f'{before}{MARKS[0]}\n{table()}\n{MARKS[1]}{after}')
+    parser.add_argument('--write', action='store_true', help='into README.md and docs/speed.md')
+    write = parser.parse_args().write
+    for page, made in PAGES.items():
+        if not write:
+            print(made(), end='\n\n')
+            continue
+        before, _, rest = page.read_text().partition(MARKS[0])
+        _, _, after = rest.partition(MARKS[1])
+        page.write_text(f'{before}{MARKS[0]}\n{made()}\n{MARKS[1]}{after}')
 
 
 if __name__ == '__main__':

@@ -18,7 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils.checkpoint import checkpoint
 
 from .deformable import DeformableAttention
-from .layers import Block, add_scaled
+from .layers import Block, add, add_scaled
 from .sampling import Shapes
 
 # of all maps: on the CPU convolutions and pooling are quickest so, and at a batch of one tokens
@@ -37,17 +37,6 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
     """3x3 convolution, norm and ReLU."""
     return [nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False), BatchNorm(out),
             nn.ReLU(inplace=True)]
-
-
-def add(x: Tensor, y: Tensor, source: nn.Module) -> Tensor:
-    """``x + y``; into y where no gradient needs it and nobody watches its ``source``.
-
-    At 1024 pixels a pyramid takes 16 MB, and is added to twelve times.
-    """
-    if torch.is_grad_enabled() or x.dtype != y.dtype or torch.compiler.is_compiling() \
-            or any(module._forward_hooks for module in source.modules()):
-        return x + y
-    return y.add_(x)
 
 
 def recomputed(function: Callable, *args: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -210,9 +199,9 @@ class Extractor(CrossAttention):
     def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
                 grid: tuple[int, int]) -> Tensor:
         y = self.attend(pyramid, points, x, (grid,))
-        pyramid = add(pyramid, y, self.attn)
+        pyramid = add(pyramid, y, self)
         y = recomputed(lambda seen: self.ffn(self.ffn_norm(seen), shapes), pyramid)
-        return add(pyramid, self.drop_path(y), self.ffn)
+        return add(pyramid, self.drop_path(y), self)
 
 
 class Interaction(nn.Module):

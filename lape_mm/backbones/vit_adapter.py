@@ -15,13 +15,13 @@ from .adapter_layers import (
     Interaction,
     RecomputingBlock,
     SpatialPriorModule,
-    add,
     init_adapter,
     to_maps,
     to_pyramid,
 )
 from .deformable import reference_points
 from .encoder import resolve_arch
+from .layers import add
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
 
 PATCH = 16
