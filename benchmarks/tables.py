@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from measure import spread
+
 HERE = Path(__file__).resolve().parent
 RECORDS = ('classification_tiny', 'classification_small', 'vit_adapter', 'vit_adapter_mask_rcnn',
            'vit_adapter_profile', 'growth', 'startup', 'throughput')
@@ -20,12 +22,6 @@ def records() -> dict[str, dict]:
     """What has been measured, by name."""
     return {name: json.loads(path.read_text()) for name in RECORDS
             if (path := HERE / f'{name}.json').exists()}
-
-
-def spread(figure: Mapping) -> str:
-    """Median and quartiles, to three digits."""
-    low, high = figure['quartiles']
-    return f'{figure["median"]:.3g} ({low:.3g} to {high:.3g})'
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -21,8 +21,8 @@ from .deformable import DeformableAttention
 from .layers import Block, add, add_scaled
 from .sampling import Shapes
 
-# of all maps: on the CPU convolutions and pooling are quickest so, and at a batch of one tokens
-# become maps without a copy
+# of all maps: what the CPU's convolutions and pooling are made for; at a batch of one tokens become
+# maps without a copy
 LAYOUT = torch.channels_last
 
 

@@ -68,9 +68,8 @@ def by_bag(entries: Tensor) -> Tensor:
 def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
     """The four cells around each sample of bilinear sampling.
 
-    A bag is what one head of one query takes. All of it has the N = B * Q * heads bags last, where
-    elementwise arithmetic is quickest, and is floating point as far as it can be, since
-    comparisons take ten times as long.
+    A bag is what one head of one query takes. All of it has the N = B * Q * heads bags last, so
+    that elementwise arithmetic runs along them, and avoids comparisons, which CPUs vectorise badly.
 
     Args:
         shapes, locations: see `sample_grid`.
@@ -136,7 +135,7 @@ class SampleRows(torch.autograd.Function):
             # a share changes with the position by -1 (the lower cell's) or 1
             slope_x, slope_y = torch.stack([-inside[0], inside[1]]).unbind(1)
             mixed = (products * y[:, None]).sum(0)
-            steep = (products.mul_(slope_y[:, None])).sum(0)
+            steep = products.mul_(slope_y[:, None]).sum(0)
             moved = torch.stack([(mixed * slope_x).sum(0), (steep * x).sum(0)]).mul_(weight)
             moved *= level_sizes(ctx.shapes, locations.device)[:, :2].t()[..., None, None]
             back = (*weights.shape[3:], *weights.shape[:3])
@@ -180,7 +179,7 @@ class SampleRows(torch.autograd.Function):
 
 
 def sample_rows(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """As `sample_grid`, on the CPU several times as fast, with less kept for the gradient."""
+    """As `sample_grid`, for the CPU, with less kept for the gradient."""
     return SampleRows.apply(value, shapes, locations, weights)
 
 

@@ -148,13 +148,11 @@ class ViTAdapter(VisionTransformer):
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
         c2, c3, c4 = to_maps(pyramid, shapes)
-        sources = (self.up, *[self.interactions] * 3)
         levels = []
-        for level, x, source in zip((add(c1, self.up(c2), self.up), c2, c3, c4),
-                                    maps * (4 // len(maps)), sources):
+        for level, x in zip((add(c1, self.up(c2), self), c2, c3, c4), maps * (4 // len(maps))):
             if level.shape[2:] != grid:
                 x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
-            levels.append(add(x, level, source))
+            levels.append(add(x, level, self))
         norms = (self.norm1, self.norm2, self.norm3, self.norm4)
         # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
         return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()

@@ -84,11 +84,12 @@ def test_position_reaches_the_output_in_every_joining(name):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize('joining', ['default', 'mpvg'])
 @pytest.mark.parametrize('name', MODELS)
-def test_what_a_hook_sees_is_not_changed_afterwards(name):
+def test_what_a_hook_sees_is_not_changed_afterwards(name, joining):
     # sums are made in place where no gradient is needed, but not where somebody looks
     torch.manual_seed(0)
-    model = build(name, 'mpvg').eval()
+    model = build(name, joining).eval()
     image = torch.randn(1, 3, *MODELS[name][1])
     plain = flat(model(image))
     for module in model.modules():
