@@ -1,8 +1,8 @@
 """What the benchmarks share: rounds, ratios, bars, peak memory, tables and records.
 
-Candidates are measured side by side: each round measures all of them, one after the other, and a
-ratio is taken within its round, so that what else runs on the machine hits both sides of it.
-A figure is a median over rounds, with its quartiles.
+Candidates are measured side by side: each round measures all of them, one after the other and in an
+order of its own, and a ratio is taken within its round, so that what else runs on the machine hits
+both sides of it. A figure is a median over rounds, with its quartiles.
 
     python benchmarks/measure.py MODULE ARGUMENTS
 
@@ -17,6 +17,7 @@ import importlib
 import json
 import math
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -108,9 +109,26 @@ def seconds(work: Callable[[], object], *, repeats: int | None = None) -> float:
     return (time.perf_counter() - start) / (repeats or 1)
 
 
+def keep_memory() -> None:
+    """Lets the C library keep freed memory for the next call, on the CPU.
+
+    Else it gives large tensors back and asks for new pages in the next call, or it does not, as
+    the heap of all candidates happens to lie.
+    """
+    try:
+        tune = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library
+        return
+    tune(-4, 0)  # M_MMAP_MAX: no allocation has pages of its own
+    tune(-1, -1)  # M_TRIM_THRESHOLD: the top of the heap is never given back
+
+
 def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) \
         -> dict[str, list[float]]:
-    """Measures A, B, C, A, B, C, ...
+    """Measures A, B, C, then C, A, B, ...: all of them a round, each round in a random order.
+
+    In a fixed order the same candidate would always come after the same other one, whose heat and
+    memory it finds. The orders are the same in every run.
 
     Args:
         candidates: name -> function that measures once and returns the figure.
@@ -121,9 +139,10 @@ def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_
         name -> ``rounds`` figures; entry i of all of them stems from the same round.
     """
     found: dict[str, list[float]] = {name: [] for name in candidates}
+    draw = random.Random(0)
     for _ in range(warm_up + rounds):
-        for name, measured in candidates.items():
-            found[name].append(measured())
+        for name in draw.sample(list(candidates), len(candidates)):
+            found[name].append(candidates[name]())
     return {name: figures[warm_up:] for name, figures in found.items()}
 
 
@@ -133,6 +152,7 @@ def time_all(candidates: Mapping[str, Callable[[], object]], rounds: int, calls:
 
     What slows a call down is something else on the machine; it is seldom there three times.
     """
+    keep_memory()
     return interleave({name: lambda work=work: min(seconds(work) for _ in range(calls))
                        for name, work in candidates.items()}, rounds)
 
