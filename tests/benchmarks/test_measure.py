@@ -20,11 +20,11 @@ def test_candidates_take_turns_and_the_warm_up_is_dropped():
             seen.append(name)
             return next(clock)
         return measured
-    found = measure.interleave({name: candidate(name) for name in 'ABC'}, rounds=8)
-    rounds = [''.join(seen[start:start + 3]) for start in range(0, 27, 3)]
+    found = measure.interleave({name: candidate(name) for name in 'ABC'}, rounds=20)
+    rounds = [''.join(seen[start:start + 3]) for start in range(0, 63, 3)]
     assert {''.join(sorted(order)) for order in rounds} == {'ABC'}  # all of them in each round
     assert {order[0] for order in rounds} == set('ABC')  # nobody is always the first
-    assert found == {name: [3 * turn + rounds[turn].index(name) for turn in range(1, 9)]
+    assert found == {name: [3 * turn + rounds[turn].index(name) for turn in range(1, 21)]
                      for name in 'ABC'}
 
 
