@@ -19,6 +19,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--amp', choices=['fp16', 'bf16'], help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help='scale the learning rate to the total batch size')
+    parser.add_argument('--strict-data', action='store_true',
+                        help='end the run at the first sample that cannot be used, instead of '
+                        'leaving it out')
     arguments.add_common(parser)
     args = parser.parse_args(argv)
     arguments.keep_local_rank(args)

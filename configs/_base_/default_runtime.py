@@ -3,9 +3,13 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    # two are kept: a run that is killed while it saves leaves a truncated last one
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=2),
-    sampler_seed=dict(type='DistSamplerSeedHook'))
+    # whole or not there; written on Ctrl-C and SIGTERM too
+    checkpoint=dict(type='lape_mm.SafeCheckpointHook', interval=1, max_keep_ckpts=2),
+    sampler_seed=dict(type='DistSamplerSeedHook'),
+    # a resumed run ends as the run that was never killed; bad samples are left out and counted
+    exact_run=dict(type='lape_mm.ExactRunHook'),
+    missed_validation=dict(type='lape_mm.MissedValidationHook'),
+    finite_loss=dict(type='lape_mm.FiniteLossHook'))
 
 env_cfg = dict(
     cudnn_benchmark=False,

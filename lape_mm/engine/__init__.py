@@ -1,9 +1,13 @@
 """What training needs beside the toolboxes' own engines."""
 from .bfloat16 import BFloat16OptimWrapper
 from .device_loop import DeviceLoader, DeviceTrainLoop
+from .exact_run import ExactRunHook, MissedValidationHook
+from .finite_loss import FiniteLossHook
 from .fold_hook import FoldHook
 from .frozen import FreezingOptimWrapperConstructor
 from .layer_decay import LayerDecayOptimWrapperConstructor
+from .safe_checkpoint import SafeCheckpointHook
 
-__all__ = ['BFloat16OptimWrapper', 'DeviceLoader', 'DeviceTrainLoop', 'FoldHook',
-           'FreezingOptimWrapperConstructor', 'LayerDecayOptimWrapperConstructor']
+__all__ = ['BFloat16OptimWrapper', 'DeviceLoader', 'DeviceTrainLoop', 'ExactRunHook',
+           'FiniteLossHook', 'FoldHook', 'FreezingOptimWrapperConstructor',
+           'LayerDecayOptimWrapperConstructor', 'MissedValidationHook', 'SafeCheckpointHook']

@@ -53,6 +53,7 @@ class DeviceLoader:
         self.batch_size = settings['batch_size']
         self.drop_last = settings.get('drop_last', False)
         self.images, self.samples = self._read(device or get_device())
+        self.skip = 0  # batches that the next epoch passes over
 
     def _read(self, device: str | torch.device) -> tuple[torch.Tensor, list]:
         """All images, (N, 3, H, W) in uint8 on the device, and their data samples."""
@@ -85,6 +86,7 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[dict]:
         order = list(self.sampler)[:len(self) * self.batch_size]
+        skip, self.skip = self.skip * self.batch_size, 0
         # the sampler knows its epoch, so that a resumed run goes on with new draws
         rng = np.random.default_rng((self.seed, getattr(self.sampler, 'epoch', 0), get_rank()))
         several = AT_ONCE * self.batch_size
@@ -92,7 +94,7 @@ class DeviceLoader:
             indices = order[start:start + several]
             images = self.images[torch.tensor(indices, device=self.images.device)]
             images = self.augment(images, rng)
-            for first in range(0, len(indices), self.batch_size):
+            for first in range(max(0, skip - start), len(indices), self.batch_size):
                 batch = slice(first, first + self.batch_size)
                 yield dict(inputs=images[batch],
                            data_samples=[self.samples[index].clone() for index in indices[batch]])

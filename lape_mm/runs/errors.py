@@ -7,19 +7,21 @@ from lape_mm.requirements import install_hint, missing
 
 
 class RunError(Exception):
-    """A run that cannot start, with every problem found.
+    """A run that cannot start, with every problem found, or that had to stop.
 
     Args:
         problems: one line each, saying what is wrong and what to do about it.
+        status: exit status of the tool.
     """
 
-    def __init__(self, problems: str | Sequence[str]):
+    def __init__(self, problems: str | Sequence[str], status: int = 2):
+        self.status = status
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__('; '.join(self.problems))
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Calls ``run``; 0 if it ends well, 2 with one ``error: ...`` line a problem on a RunError."""
+    """Calls ``run``; 0 if it ends well, else one ``error: ...`` line a problem and its status."""
     try:
         if missing('mmengine'):
             raise RunError(install_hint('mmengine'))
@@ -29,5 +31,5 @@ def exit_status(run: Callable[[], None]) -> int:
         if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
             for problem in error.problems:
                 print(f'error: {problem}', file=sys.stderr)
-        return 2
+        return error.status
     return 0

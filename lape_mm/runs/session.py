@@ -10,6 +10,8 @@ from torch import nn
 
 from lape_mm.checkpoints.files import CheckpointError, install_safe_loader, read_checkpoint
 from lape_mm.checkpoints.layouts import unwrap
+from lape_mm.engine.samples import BadSample
+from lape_mm.engine.stop import RunStopped
 
 from .amp import set_amp
 from .config import load_config, set_auto_scale_lr, settle_loaders
@@ -17,6 +19,7 @@ from .dump import dump_metric
 from .errors import RunError
 from .pictures import draw_tested
 from .preflight import preflight
+from .resume import newest_checkpoint
 from .summary import print_testing, print_training
 
 
@@ -25,10 +28,10 @@ def train(args: Namespace) -> None:
 
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
-            auto_scale_lr, joining, cfg_options, launcher.
+            auto_scale_lr, strict_data, joining, cfg_options, launcher.
 
     Raises:
-        RunError: the run cannot start.
+        RunError: the run cannot start, or has stopped before its end.
     """
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
                       work_dir=args.work_dir)
@@ -37,15 +40,45 @@ def train(args: Namespace) -> None:
         set_amp(cfg, args.amp)
     if args.auto_scale_lr:
         set_auto_scale_lr(cfg)
+    if args.strict_data:
+        set_strict_data(cfg)
     if args.resume:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+        set_resume(cfg, args.resume)
     runner = build_runner(cfg, 'train')
     try:
         runner.train()
+    except RunStopped as stop:
+        raise RunError(str(stop), status=stop.status) from stop
+    except BadSample as bad:  # from a worker it comes with a traceback before it
+        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1]) from bad
     except CheckpointError as error:
         raise RunError(str(error)) from error
     print_training(runner)
+
+
+def set_resume(cfg: Config, resume: str) -> None:
+    """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
+    cfg.resume, cfg.load_from = True, resume
+    if resume == 'auto':
+        cfg.load_from, damaged = newest_checkpoint(cfg.work_dir)
+        for line in damaged:
+            print(f'warning: not used: {line}', flush=True)
+        print(f'resumes from {cfg.load_from}' if cfg.load_from else
+              f'no checkpoint in {cfg.work_dir} yet: the run starts from its beginning', flush=True)
+        cfg.resume = cfg.load_from is not None
+
+
+def set_strict_data(cfg: Config) -> None:
+    """--strict-data: a bad sample ends the run.
+
+    Raises:
+        RunError: the config has no `lape_mm.ExactRunHook`.
+    """
+    for hook in [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]:
+        if hook and hook.get('type') == 'lape_mm.ExactRunHook':
+            hook.strict_data = True
+            return
+    raise RunError('--strict-data: the config has no hook lape_mm.ExactRunHook')
 
 
 def test(args: Namespace) -> None:

@@ -1,0 +1,91 @@
+"""Does an image agree with its annotation? What the toolboxes' transforms do not ask."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from torch.utils.data import Dataset
+
+# how a whole file begins and ends: decoders fill up a truncated one with grey
+ENDS = {b'\xff\xd8': b'\xff\xd9', b'\x89PNG': b'IEND'}
+TAIL = 65536  # bytes in which the end is looked for, since some programs write more behind it
+IGNORED = 255
+
+
+class CheckLoaded:
+    """A transform that stands after those that load image and annotation, and changes nothing.
+
+    Args:
+        classes: number of classes of label maps; None for no such check.
+
+    Raises:
+        ValueError: names the file and what is wrong with it.
+    """
+
+    def __init__(self, classes: int | None = None):
+        self.classes = classes
+
+    def __call__(self, results: Mapping) -> Mapping:
+        path, shape = results.get('img_path'), results.get('ori_shape')
+        check_whole(path)
+        size = results.get('height'), results.get('width')
+        if shape is not None and None not in size and tuple(shape[:2]) != size:
+            raise ValueError(
+                f'{path}: the image has {shape[0]} x {shape[1]} pixels (height x width), its '
+                f'annotation says {size[0]} x {size[1]}'
+                + (': is it rotated by EXIF?' if tuple(shape[:2]) == size[::-1] else ''))
+        if 'gt_seg_map' in results:
+            self.check_label_map(results['gt_seg_map'], results.get('seg_map_path'), shape)
+        return results
+
+    def check_label_map(self, labels: np.ndarray, path: str | None, shape) -> None:
+        """Size and values of a label map, (H, W), for an image of ``shape``."""
+        check_whole(path)
+        if labels.ndim != 2:
+            raise ValueError(f'{path}: a label map has one channel, this has the shape '
+                             f'{labels.shape}')
+        if shape is not None and labels.shape != tuple(shape[:2]):
+            raise ValueError(f'{path}: the label map has {labels.shape[0]} x {labels.shape[1]} '
+                             f'pixels, its image {shape[0]} x {shape[1]}')
+        if self.classes is not None:
+            wrong = labels[(labels >= self.classes) & (labels != IGNORED)]
+            if len(wrong):
+                raise ValueError(f'{path}: label {wrong[0]} in the map, expected 0 to '
+                                 f'{self.classes - 1} or {IGNORED} (ignored)')
+
+
+def check_whole(path: str | None) -> None:
+    """Raises ValueError for a JPEG or PNG file whose end is missing."""
+    if path is None or not os.path.isfile(path):  # kept elsewhere
+        return
+    with open(path, 'rb') as file:
+        head = file.read(4)
+        for begin, end in ENDS.items():
+            if head.startswith(begin):
+                file.seek(max(0, os.path.getsize(path) - TAIL))
+                if end not in file.read():
+                    raise ValueError(f'{path}: the file is truncated')
+
+
+def inner_datasets(dataset: Dataset) -> Iterator[Dataset]:
+    """The datasets below RepeatDataset, ConcatDataset and the like."""
+    inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
+    if inner == [None]:
+        yield dataset
+        return
+    for one in inner:
+        yield from inner_datasets(one)
+
+
+def check_loaded(dataset: Dataset) -> None:
+    """Puts `CheckLoaded` after the last transform of each pipeline that loads something."""
+    for one in inner_datasets(dataset):
+        transforms = getattr(getattr(one, 'pipeline', None), 'transforms', None)
+        if not isinstance(transforms, list):
+            continue
+        names = [type(transform).__name__ for transform in transforms]
+        loading = [place for place, name in enumerate(names) if name.startswith('Load')]
+        if loading and 'CheckLoaded' not in names:
+            classes = (getattr(one, 'metainfo', None) or {}).get('classes')
+            transforms.insert(loading[-1] + 1, CheckLoaded(len(classes) if classes else None))
