@@ -62,6 +62,7 @@ def fork(work: Callable[[], int], log: Path) -> int:
     """Starts ``work`` in a child, whose output goes to ``log``; its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
+    log.parent.mkdir(parents=True, exist_ok=True)
     child = os.fork()
     if child:
         return child
@@ -105,9 +106,84 @@ def kill(child: int, number: int = signal.SIGKILL) -> None:
         pass
 
 
-def run(given: Namespace, log: Path, limit: float = 300.) -> int:
-    """`train` in a child, to its end: its exit status."""
-    return wait(fork(lambda: train(given), log), limit)
+def run(given: Namespace, log: Path, limit: float = 300.,
+        before: Callable[[], object] = lambda: None) -> int:
+    """`train` in a child, to its end: its exit status. ``before`` is called there first."""
+    def work() -> int:
+        before()
+        return train(given)
+    return wait(fork(work, log), limit)
+
+
+def kill_and_resume(task: str, folder: Path, moment: Callable[[Path, int], None], **given) -> str:
+    """Starts a run, kills it, resumes it to its end; `digest` of its last checkpoint.
+
+    Args:
+        task: of `TASKS`.
+        folder: for its work folder, ``killed``, and a log.
+        moment: returns when it is time to kill, given the work folder and the child.
+        given: see `arguments`.
+
+    Raises:
+        RuntimeError: the resumed run failed; with its output.
+    """
+    work_dir, log = folder / 'killed', folder / 'killed.log'
+    child = fork(lambda: train(arguments(task, work_dir, **given)), log)
+    moment(work_dir, child)
+    kill(child)
+    wait(child)
+    if status := run(arguments(task, work_dir, resume='auto', **given), log):
+        raise RuntimeError(f'status {status}: {log.read_text()}')
+    return digest(last(work_dir))
+
+
+def after(seconds: float) -> Callable[[Path, int], None]:
+    """A moment for `kill_and_resume`."""
+    return lambda work_dir, child: time.sleep(seconds)
+
+
+def first_checkpoint(work_dir: Path, child: int) -> None:
+    """A moment for `kill_and_resume`: a little after the first checkpoint."""
+    _until(lambda: [*work_dir.glob('epoch_*.pth'), *work_dir.glob('iter_*.pth')])
+    time.sleep(.1)
+
+
+def writing(work_dir: Path, child: int) -> None:
+    """A moment for `kill_and_resume`: a checkpoint is being written."""
+    _until(lambda: list(work_dir.glob('*.part')))
+
+
+def _until(there: Callable[[], list], limit: float = 120.) -> None:
+    end = time.monotonic() + limit
+    while not there():
+        if time.monotonic() > end:
+            raise TimeoutError('the moment to kill has not come')
+        time.sleep(.0005)
+
+
+def signal_itself(number: int, moment: str) -> None:
+    """In a child: a signal in the middle of the run's second half, or of a validation."""
+    from mmengine.hooks import CheckpointHook, Hook
+    wrapped = {'mid-epoch': 'before_train_iter', 'validation': 'before_val_iter'}[moment]
+
+    def send(self, runner, *args, **kwargs):
+        if isinstance(self, CheckpointHook) and runner.iter > runner.max_iters // 3 \
+                and not getattr(send, 'sent', False):
+            send.sent = True
+            os.kill(os.getpid(), number)
+    setattr(Hook, wrapped, send)
+
+
+def fill_disk_at(name: str) -> None:
+    """In a child: no space is left on the device when a file of that name is written."""
+    from lape_mm.engine.safe_checkpoint import PART, WholeFileBackend
+    put = WholeFileBackend.put
+
+    def full(self, obj, filepath):
+        if str(filepath).endswith(name):
+            os.symlink('/dev/full', f'{filepath}{PART}')
+        return put(self, obj, filepath)
+    WholeFileBackend.put = full
 
 
 def digest(checkpoint: Path) -> str:

@@ -1,4 +1,5 @@
 """A run that is killed at any moment and resumed ends with the weights of one that was not."""
+import random
 import signal
 import time
 
@@ -6,35 +7,149 @@ import pytest
 
 pytest.importorskip('mmengine', reason='runs need a toolbox')
 
+import small_runs as runs  # noqa: E402
+import torch  # noqa: E402
+
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 
-import small_runs as runs  # noqa: E402
 
-
-@pytest.fixture
-def task(request, monkeypatch, tmp_path_factory):
-    name = request.param
-    if lacking := missing(*TOOLBOXES[runs.SCOPES[name]]):
-        pytest.skip(f'needs {", ".join(lacking)}')
-    runs.preload([runs.SCOPES[name]])
+@pytest.fixture(autouse=True)
+def scenes(monkeypatch, tmp_path_factory):
     monkeypatch.setenv('LAPE_MM_SCENES', str(tmp_path_factory.getbasetemp() / 'small_scenes'))
-    return name
 
 
-@pytest.mark.parametrize('workers', [0, 2])
-@pytest.mark.parametrize('task', runs.TASKS, indirect=True)
+def need(task):
+    if lacking := missing(*TOOLBOXES[runs.SCOPES[task]]):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    runs.preload([runs.SCOPES[task]])
+
+
+def whole_run(task, folder, **given):
+    log = folder / 'whole.log'
+    assert runs.run(runs.arguments(task, folder / 'whole', **given), log) == 0, log.read_text()
+    return runs.digest(runs.last(folder / 'whole'))
+
+
+def test_another_seed_is_another_run(tmp_path):
+    need('deit')
+    assert whole_run('deit', tmp_path / 'a') \
+        != whole_run('deit', tmp_path / 'b', options={'randomness.seed': 1})
+
+
+@pytest.mark.parametrize('task, workers', [
+    ('deit', 0), ('deit', 2), ('mask_rcnn', 2), ('upernet', 2), ('segmenter', 2)])
 def test_killed_and_resumed(task, workers, tmp_path):
+    need(task)
     options = {'train_dataloader.num_workers': workers}
-    log = tmp_path / 'log'
-    whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-    assert runs.run(runs.arguments(task, whole, options=options), log) == 0, log.read_text()
-    child = runs.fork(lambda: runs.train(runs.arguments(task, killed, options=options)), log)
-    while not list(killed.glob('*_*.pth')):  # the first checkpoint; then somewhere after it
-        time.sleep(.01)
-    time.sleep(.2)
-    runs.kill(child)
-    assert runs.wait(child) == -signal.SIGKILL
-    given = runs.arguments(task, killed, options=options, resume='auto')
+    expected = whole_run(task, tmp_path, options=options)
+    found = runs.kill_and_resume(task, tmp_path, runs.first_checkpoint, options=options)
+    assert found == expected, (tmp_path / 'killed.log').read_text()
+
+
+def test_while_it_writes_a_checkpoint(tmp_path):
+    need('deit')
+    expected = whole_run('deit', tmp_path)
+    assert runs.kill_and_resume('deit', tmp_path, runs.writing) == expected
+    assert not list((tmp_path / 'killed').glob('*.part'))
+
+
+def test_averaged_weights_repeated_augmentation_accumulated_gradients(tmp_path):
+    need('deit')
+    given = dict(amp='bf16', options={
+        'custom_hooks': [dict(type='EMAHook', momentum=.1, update_buffers=True)],
+        'train_dataloader.sampler': dict(type='RepeatAugSampler', shuffle=True, _delete_=True),
+        'train_dataloader.num_workers': 2, 'model.backbone.drop_path_rate': .3,
+        'optim_wrapper.accumulative_counts': 2,
+        'model.train_cfg': dict(augments=[dict(type='Mixup', alpha=.8),
+                                          dict(type='CutMix', alpha=1.)])})
+    expected = whole_run('deit', tmp_path, **given)
+    content = torch.load(runs.last(tmp_path / 'whole'), weights_only=False)
+    assert 'ema_state_dict' in content
+    assert runs.kill_and_resume('deit', tmp_path, runs.first_checkpoint, **given) == expected
+
+
+@pytest.mark.parametrize('task, moment', [('deit', 'mid-epoch'), ('deit', 'validation'),
+                                          ('segmenter', 'mid-epoch'), ('upernet', 'validation')])
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_and_resumed(task, moment, number, tmp_path):
+    """Between its checkpoints: the interrupt writes one of its own."""
+    if number == signal.SIGINT and task != 'deit':
+        pytest.skip('SIGTERM is enough here')
+    need(task)
+    options = {'train_dataloader.num_workers': 2,
+               'custom_hooks': [dict(type='EMAHook', momentum=.1)],
+               'default_hooks.checkpoint.interval': 100}
+    expected = whole_run(task, tmp_path, options=options)
+    given = runs.arguments(task, tmp_path / 'cut', options=options)
+    log = tmp_path / 'cut.log'
+    status = runs.run(given, log, before=lambda: runs.signal_itself(number, moment))
+    text = log.read_text()
+    assert status == 128 + number, text
+    assert f'error: {number.name} after iteration' in text and '--resume goes on' in text
+    assert (tmp_path / 'cut/interrupted.pth').is_file() and 'Traceback' not in text
+    given.resume = 'auto'
     assert runs.run(given, log) == 0, log.read_text()
-    assert 'resumed epoch' in log.read_text()
-    assert runs.digest(runs.last(killed)) == runs.digest(runs.last(whole))
+    assert runs.digest(runs.last(tmp_path / 'cut')) == expected
+    if moment == 'validation':
+        assert 'which the resumed run missed' in log.read_text()
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
+    need('deit')
+    expected = whole_run('deit', tmp_path)
+    newest = runs.last(tmp_path / 'whole')
+    newest.write_bytes(newest.read_bytes()[:-2000])
+    (tmp_path / 'whole/last_checkpoint').write_text('')
+    log = tmp_path / 'again.log'
+    assert runs.run(runs.arguments('deit', tmp_path / 'whole', resume='auto'), log) == 0
+    text = log.read_text()
+    assert f'warning: not used: {newest}: ' in text and 'resumes from' in text
+    assert runs.digest(runs.last(tmp_path / 'whole')) == expected
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
+    need('deit')
+    log = tmp_path / 'log'
+    status = runs.run(runs.arguments('deit', tmp_path / 'full'), log,
+                      before=lambda: runs.fill_disk_at('epoch_3.pth'))
+    assert status == 1
+    closing = log.read_text().splitlines()[-1]
+    assert closing.startswith('error: a checkpoint cannot be written') and 'No space left' in closing
+    assert closing.endswith(f'the last whole one is {tmp_path}/full/epoch_2.pth')
+    assert {path.name for path in (tmp_path / 'full').glob('*.pth*')} == {
+        'epoch_1.pth', 'epoch_2.pth'}
+    # with room again it goes on
+    assert runs.run(runs.arguments('deit', tmp_path / 'full', resume='auto'), log) == 0
+    assert runs.digest(runs.last(tmp_path / 'full')) == whole_run('deit', tmp_path)
+
+
+def test_the_only_checkpoint_is_kept_until_the_next_is_there(tmp_path):
+    need('deit')
+    options = {'default_hooks.checkpoint.max_keep_ckpts': 1}
+    status = runs.run(runs.arguments('deit', tmp_path / 'full', options=options), tmp_path / 'log',
+                      before=lambda: runs.fill_disk_at('epoch_3.pth'))
+    assert status == 1 and (tmp_path / 'full/epoch_2.pth').is_file()
+    assert not (tmp_path / 'full/epoch_1.pth').exists()
+
+
+def test_nothing_to_resume_is_said(tmp_path):
+    need('deit')
+    log = tmp_path / 'log'
+    assert runs.run(runs.arguments('deit', tmp_path / 'new', resume='auto'), log) == 0
+    assert 'starts from its beginning' in log.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('task', runs.TASKS)
+def test_twenty_kills_at_random_moments(task, tmp_path):
+    need(task)
+    start = time.monotonic()
+    expected = whole_run(task, tmp_path)
+    length = time.monotonic() - start
+    draw = random.Random(task)
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        moment = runs.writing if number % 4 == 0 else runs.after(draw.uniform(0, length))
+        assert runs.kill_and_resume(task, folder, moment) == expected, \
+            (folder / 'killed.log').read_text()
