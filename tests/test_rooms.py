@@ -16,6 +16,7 @@ ROOMS = {
     'checkpoints': STACK - {'mmengine'} | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},
     'export': STACK | {f'lape_mm.{room}' for room in ('checkpoints', 'engine', 'datasets',
                                                       'runs')},
+    'timm': STACK | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},
     'engine': STACK - {'mmengine'} | {'lape_mm.datasets', 'lape_mm.runs'},
     'datasets': STACK | {'torch', 'lape_mm.backbones', 'lape_mm.runs'},
 }

@@ -1,6 +1,7 @@
 """Reading a checkpoint without executing anything that it holds."""
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import pickle
@@ -79,7 +80,8 @@ def install_safe_loader() -> None:
 
 def _allowed_globals() -> list:
     """What mmengine's message hub and metrics put into a checkpoint beside tensors."""
-    allowed = [np.ndarray, np.dtype, *(type(np.dtype(name)) for name in (
+    # Namespace holds nothing but values: the arguments that DeiT's and LaPE's trainers save
+    allowed = [argparse.Namespace, np.ndarray, np.dtype, *(type(np.dtype(name)) for name in (
         'float64', 'float32', 'int64', 'int32', 'uint8', 'bool'))]
     try:
         from numpy._core.multiarray import _reconstruct, scalar

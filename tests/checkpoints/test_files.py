@@ -1,6 +1,7 @@
 import os
 import pickle
 import random
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -133,3 +134,11 @@ def test_the_safe_loader_serves_all_of_mmengine(tmp_path):
         assert not (tmp_path / 'it ran').exists()
     finally:
         runner.CheckpointLoader._schemes = schemes
+
+
+def test_the_arguments_that_trainers_save_are_read(tmp_path):
+    """DeiT and LaPE put an argparse.Namespace beside the weights."""
+    content = {'model': {'a': torch.ones(2)}, 'args': Namespace(lr=5e-4, model='deit')}
+    torch.save(content, tmp_path / 'best_checkpoint.pth')
+    read = read_checkpoint(tmp_path / 'best_checkpoint.pth')
+    assert read['args'] == content['args'] and torch.equal(read['model']['a'], torch.ones(2))

@@ -1,0 +1,123 @@
+"""The backbones for timm: the same classes and parameter names, with a head."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from timm.models._features import feature_take_indices
+from torch import Tensor
+
+from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
+
+from .model import TimmModel, as_maps
+
+
+class DeiTClassifier(TimmModel, DeiT):
+    """`DeiT` for timm."""
+
+
+class T2TViTClassifier(TimmModel, T2TViT):
+    """`T2TViT` for timm."""
+
+
+class CompactClassifier(TimmModel, CompactTransformer):
+    """`CompactTransformer` for timm."""
+
+    def name_of_pool(self) -> str:
+        return super().name_of_pool() if self.attention_pool is None else 'sequence'
+
+
+class CeiTClassifier(TimmModel, CeiT):
+    """`CeiT` for timm; what its layer-wise attention leaves is a sequence of one token."""
+
+    def last_features(self, outputs: list[Tensor], plan) -> Tensor:
+        noted = torch.stack([self.pool(x) for x in outputs], dim=1)
+        x = self.norm(self.lca(noted + self.pos_layer_embed))
+        return x if plan.final is None else x + self.pool(plan.final)[:, None]
+
+    def pool_features(self, x: Tensor) -> Tensor:
+        return self.add_pooled(x[:, 0])
+
+    def drop_ends(self, norm: bool, head: bool) -> None:
+        super().drop_ends(norm, head)
+        if head:
+            self.lca = self.pos_layer_embed = None
+
+
+class SwinClassifier(TimmModel, Swin):
+    """`Swin` for timm; its maps are (B, h, w, C), one a stage.
+
+    Windows are those of the image size that the model is built with; `set_input_size` keeps them.
+    """
+
+    output_fmt = 'NHWC'
+    layers_coarse = ((r'^layers\.(\d+)', None),)
+    # merging stands at the end of a stage, after its last block
+    layers_fine = ((r'^layers\.(\d+)\.downsample', (99998,)), (r'^layers\.(\d+)\.\w+\.(\d+)', None))
+
+    def describe_features(self) -> list[dict]:
+        return [dict(module=f'layers.{stage}', num_chs=self.embed_dim * 2 ** stage,
+                     reduction=self.patch_size * 2 ** stage) for stage in range(len(self.depths))]
+
+    def pool_features(self, x: Tensor) -> Tensor:
+        return self.add_pooled(x.mean(dim=(1, 2)))
+
+    def forward_intermediates(self, x: Tensor, indices: int | Sequence[int] | None = None,
+                              norm: bool = False, stop_early: bool = False,
+                              output_fmt: str = 'NCHW', intermediates_only: bool = False):
+        """See `TimmModel`; a map for each stage, of which ``norm`` concerns the last alone."""
+        wanted, deepest = feature_take_indices(len(self.layers), indices)
+        count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
+        x = self.patch_embed(x)
+        plan = self.delivery(tuple(x.shape[1:3]))
+        outputs = []
+        for stage, layers in list(enumerate(self.stage_layers()))[:count]:
+            for layer in layers:
+                x = self.run_segment(self.run_layer, layer, x, plan)
+            outputs.append(x)
+            if self.layers[stage].downsample is not None and stage + 1 < count:
+                x = self.layers[stage].merge(x)
+
+        def finish(y: Tensor) -> Tensor:
+            return self.run_last_norm(y.flatten(1, 2), plan).unflatten(1, y.shape[1:3])
+        maps = []
+        for stage in wanted:
+            y = finish(outputs[stage]) if norm and stage == len(self.depths) - 1 else outputs[stage]
+            maps.append(as_maps(y.flatten(1, 2), y.shape[1:3], output_fmt))
+        return maps if intermediates_only else (finish(outputs[-1]), maps)
+
+    def prune_intermediate_layers(self, indices: int | Sequence[int] = 1,
+                                  prune_norm: bool = False, prune_head: bool = True) -> list[int]:
+        wanted, deepest = feature_take_indices(len(self.layers), indices)
+        if prune_norm or deepest < len(self.layers) - 1:
+            self.joining, self.last_pe_norm = self.joining.without_last(), None
+        self.layers, self.depths = self.layers[:deepest + 1], self.depths[:deepest + 1]
+        self.layers[-1].downsample = None
+        self.drop_ends(prune_norm, prune_head)
+        return wanted
+
+
+class ViTAdapterFeatures(ViTAdapter):
+    """`ViTAdapter` for timm's ``features_only=True``: four maps, of strides 4, 8, 16 and 32."""
+
+    def __init__(self, *, num_classes: int = 0, in_chans: int = 3, **kwargs):
+        if in_chans != 3:
+            raise ValueError(f'in_chans={in_chans}: ViT-Adapter takes images of 3 channels')
+        super().__init__(**kwargs)
+        self.num_features, self.num_classes = self.embed_dim, 0
+        self.feature_info = [dict(module=f'norm{level}', num_chs=self.embed_dim,
+                                  reduction=2 ** (level + 1)) for level in range(1, 5)]
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Turns gradient checkpointing on or off."""
+        self.with_cp = enable
+
+    def forward_intermediates(self, x: Tensor, indices: int | Sequence[int] | None = None,
+                              norm: bool = False, stop_early: bool = False,
+                              output_fmt: str = 'NCHW', intermediates_only: bool = False):
+        """The maps, (B, C, h, w) each; they are normalised as they are, whatever ``norm`` says."""
+        wanted, _ = feature_take_indices(4, indices)
+        levels = self(x)
+        maps = [as_maps(levels[level].flatten(2).transpose(1, 2), levels[level].shape[2:],
+                        output_fmt) for level in wanted]
+        return maps if intermediates_only else (levels[-1], maps)

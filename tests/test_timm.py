@@ -1,0 +1,323 @@
+"""timm's public procedure for its own models, over ours: forward, backward, configs, features."""
+import math
+
+import pytest
+import timm
+import torch
+from timm.models import group_parameters, load_checkpoint, save_for_hf
+
+import lape_mm.timm as ours
+from lape_mm import fold
+from lape_mm.checkpoints.files import CheckpointError
+from lape_mm.timm.model import TimmModel
+
+SMALL = [name for name in ours.ARCHITECTURES
+         if name.split('_')[1] not in ('small', 'base') and 'adapter' not in name]
+NAMES = [f'{name}.{joining}' for name in SMALL for joining in ('lape', 'pvg', 'mpvg')]
+THEIRS = [name for name in ours.ARCHITECTURES if name.startswith(('deit', 'swin'))]
+LITTLE = dict(embed_dim=24, depth=3, num_heads=3)
+
+
+def size_of(name):
+    return 32 if '_32.' in name else 64
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def little(joining='mpvg', **kwargs):
+    return timm.create_model(f'deit_tiny_patch16_224.{joining}', arch=LITTLE, img_size=64,
+                             **{'num_classes': 7, **kwargs})
+
+
+@pytest.mark.parametrize('name', ours.ARCHITECTURES)
+def test_every_joining_is_a_tag(name):
+    for joining in ours.ARCHITECTURES[name].joinings:
+        assert timm.is_model(f'{name}.{joining}')
+        cfg = timm.models.get_pretrained_cfg(f'{name}.{joining}')
+        assert (cfg.architecture, cfg.tag) == (name, joining)
+        assert not timm.models.is_model_pretrained(f'{name}.{joining}')
+    assert f'{name}.mpvg' in timm.list_models(f'{name}.*', include_tags=True)
+
+
+@pytest.mark.parametrize('name', THEIRS)
+def test_plain_names_and_other_tags_stay_timms(name):
+    theirs = timm.models.get_pretrained_cfg(name)
+    assert theirs.tag not in ours.ARCHITECTURES[name].joinings and theirs.has_weights
+    assert timm.models.is_model_in_modules(name, ['deit', 'swin_transformer'])
+    if 'base' not in name:
+        for asked in (name, f'{name}.{theirs.tag}'):
+            model = timm.create_model(asked, num_classes=0)
+            assert not isinstance(model, TimmModel)
+            assert model.pretrained_cfg['tag'] == theirs.tag
+
+
+def test_unknown_tags_are_refused():
+    with pytest.raises(RuntimeError, match='Invalid pretrained tag'):
+        timm.create_model('deit_tiny_patch16_224.nonsense')
+    with pytest.raises(RuntimeError, match='Invalid pretrained tag'):
+        timm.create_model('ceit_tiny_patch16_224.nonsense')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_forward_backward_and_default_cfg(name):
+    model = timm.create_model(name, num_classes=42, img_size=size_of(name), drop_path_rate=0.)
+    img = torch.rand(2, 3, size_of(name), size_of(name))
+    model.train()
+    logits = model(img)
+    assert logits.shape == (2, 42) and not logits.isnan().any()
+    logits.square().mean().backward()
+    lacking = [key for key, value in model.named_parameters()
+               if value.requires_grad and value.grad is None]
+    assert not lacking
+    # frozen by design: T2T-ViT's sinusoid and random features alone
+    frozen = {key.split('.')[-1] for key, value in model.named_parameters()
+              if not value.requires_grad}
+    assert frozen == ({'pos_embed', 'w'} if name.startswith('t2t') else set())
+
+    cfg, state = model.default_cfg, model.state_dict()
+    assert cfg is model.pretrained_cfg and cfg['tag'] == name.split('.')[1]
+    assert cfg['classifier'] + '.weight' in state
+    assert cfg['first_conv'] is None or cfg['first_conv'] + '.weight' in state
+    assert cfg['num_classes'] == (100 if cfg['input_size'][1] == 32 else 1000)
+    assert ours.ARCHITECTURES[name.split('.')[0]].cls.__name__ == type(model).__name__
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_features_head_and_reset(name):
+    model = timm.create_model(name, num_classes=9, img_size=size_of(name)).eval()
+    img = torch.rand(1, 3, size_of(name), size_of(name))
+    with torch.no_grad():
+        features = model.forward_features(img)
+        pooled = model.forward_head(features, pre_logits=True)
+        assert features.shape[-1] == model.num_features == model.head_hidden_size
+        assert pooled.shape == (1, model.num_features)
+        expected = model(img)
+        torch.testing.assert_close(model.forward_head(features), expected, rtol=1e-4, atol=1e-5)
+        assert model.get_classifier() is model.head and model.head.out_features == 9
+        model.reset_classifier(0)
+        assert model.num_classes == 0
+        torch.testing.assert_close(model(img), pooled, rtol=1e-4, atol=1e-5)
+        model.reset_classifier(0, '')
+        assert model(img).shape == features.shape
+        model.reset_classifier(5, model.own_pool)
+        assert model(img).shape == (1, 5)
+    with pytest.raises(ValueError, match='global_pool'):
+        model.reset_classifier(5, 'max')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_intermediates(name):
+    model = timm.create_model(name, img_size=size_of(name)).eval()
+    img = torch.rand(1, 3, size_of(name), size_of(name))
+    with torch.no_grad():
+        final, maps = model.forward_intermediates(img)
+        torch.testing.assert_close(final, model.forward_features(img))
+        assert len(maps) == len(model.feature_info)
+        for info, value in zip(model.feature_info, maps):
+            side = math.ceil(size_of(name) / info['reduction'])
+            assert value.shape == (1, info['num_chs'], side, side)
+        two = model.forward_intermediates(img, indices=[0, 1], intermediates_only=True,
+                                          stop_early=True, output_fmt='NLC')
+        for value, early in zip(maps, two):
+            torch.testing.assert_close(early, value.flatten(2).transpose(1, 2))
+        last, = model.forward_intermediates(img, indices=1, norm=True, intermediates_only=True)
+        if 'ceit' not in name:  # whose last norm stands behind the layer-wise attention
+            tokens = final.flatten(1, -2) if final.ndim == 4 else final[:, model.num_prefix_tokens:]
+            torch.testing.assert_close(last.flatten(2).transpose(1, 2), tokens)
+
+
+@pytest.mark.parametrize('name', [*NAMES, 'vit_adapter_tiny_patch16.lape',
+                                  'vit_adapter_tiny_patch16.mpvg'])
+def test_features_only(name):
+    model = timm.create_model(name, img_size=size_of(name), features_only=True)
+    channels, reductions = model.feature_info.channels(), model.feature_info.reduction()
+    assert len(channels) >= 3
+    outputs = model(torch.rand(1, 3, 48, size_of(name)))
+    for value, width, reduction in zip(outputs, channels, reductions, strict=True):
+        sides = (math.ceil(side / reduction) for side in (48, size_of(name)))
+        assert value.shape == (1, width, *sides)
+    sum(value.mean() for value in outputs).backward()
+    assert not [key for key, value in model.named_parameters()
+                if value.requires_grad and value.grad is None]
+
+
+def test_features_of_early_layers_are_those_of_the_whole_model():
+    whole = little().eval()
+    part = little(features_only=True, out_indices=(0, 1)).eval()
+    part.model.load_state_dict(whole.state_dict(), strict=False)
+    assert not any(key.startswith(('model.blocks.2', 'model.head', 'model.norm', 'model.last_pe'))
+                   for key in part.state_dict())
+    img = torch.rand(1, 3, 64, 64)
+    maps = whole.forward_intermediates(img, indices=[0, 1], intermediates_only=True)
+    for value, expected in zip(part(img), maps, strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+def test_a_pyramid_has_no_classifier():
+    with pytest.raises(ValueError, match='features_only=True'):
+        timm.create_model('vit_adapter_tiny_patch16.lape')
+
+
+@pytest.mark.parametrize('name', ['deit_tiny_patch16_224.lape', 'deit_tiny_patch16_224.unshare',
+                                  'swin_tiny_patch4_window7_224.mpvg', 't2t_vit_7.pvg'])
+def test_set_input_size_says_what_a_forward_would(name):
+    model = timm.create_model(name, img_size=224, num_classes=3).eval()
+    img = torch.rand(1, 3, 96, 64)
+    with torch.no_grad():
+        expected = model(img)
+        learned = {key: value.requires_grad for key, value in model.named_parameters()}
+        model.set_input_size((96, 64))
+        torch.testing.assert_close(model(img), expected)
+    assert model.grid == model.grid_of((96, 64))
+    assert {key: value.requires_grad for key, value in model.named_parameters()} == learned
+    with pytest.raises(ValueError, match='patch_size'):
+        model.set_input_size(patch_size=8)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_groups_follow_the_depth(name):
+    model = timm.create_model(name, img_size=size_of(name))
+    for coarse in (False, True):
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        first = next(key for key, names in groups.items() if 'pos_embed' in names)
+        last = next(key for key, names in groups.items() if 'norm.weight' in names)
+        assert first == 0 and last >= max(key for key in groups if key != float('inf')) - 1
+        assert sorted(sum(groups.values(), [])) == sorted(dict(model.named_parameters()))
+        assert all(key.startswith('head.') for key in groups.get(float('inf'), []))
+    blocks = 12 if 'deit' in name or 'ceit' in name or 'swin' in name else 7
+    fine = group_parameters(model, model.group_matcher())
+    merging = 3 if 'swin' in name else 0
+    assert len({key for key in fine}) in (blocks + merging + 2, blocks + merging + 3)
+    assert model.no_weight_decay() <= {key for key, _ in model.named_parameters()} | {'cls_token'}
+
+
+def test_layer_decay_of_timms_optimizers():
+    from timm.optim import param_groups_layer_decay
+    model = little('lape')
+    groups = param_groups_layer_decay(model, layer_decay=.5,
+                                      no_weight_decay_list=model.no_weight_decay())
+    scale = {name: group['lr_scale'] for group in groups for name in group['param_names']} \
+        if 'param_names' in groups[0] else None
+    scales = sorted({group['lr_scale'] for group in groups})
+    assert scales == [.5 ** power for power in range(len(scales) - 1, -1, -1)]
+    if scale:
+        assert scale['pos_embed'] < scale['blocks.0.pe_norm.weight'] < scale['head.weight'] == 1
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    model, img = little(), torch.rand(2, 3, 64, 64)
+    gradients = []
+    for enable in (False, True):
+        model.set_grad_checkpointing(enable)
+        model.zero_grad()
+        model(img).square().sum().backward()
+        gradients.append([value.grad.clone() for value in model.parameters()])
+    assert model.with_cp
+    for one, other in zip(*gradients):
+        torch.testing.assert_close(one, other)
+
+
+def test_arguments_of_create_model():
+    model = timm.create_model('deit_tiny_patch16_224', joining=dict(last=0), arch=LITTLE,
+                              in_chans=1, num_classes=3, drop_rate=.5, drop_path_rate=.2)
+    assert model.joining.last == 0 and model.head_drop.p == .5 and model.drop_path_rates[-1] == .2
+    assert model.eval()(torch.rand(1, 1, 50, 70)).shape == (1, 3)
+    with pytest.raises(RuntimeError, match='No pretrained weights'):
+        little(pretrained=True)
+
+
+@pytest.fixture
+def deit_file(tmp_path):
+    """A file as DeiT's trainer writes it, of timm's own model at 224 pixels."""
+    from argparse import Namespace
+    theirs = timm.create_model('deit_tiny_patch16_224', embed_dim=24, depth=3, num_heads=3).eval()
+    path = tmp_path / 'deit.pth'
+    torch.save({'model': theirs.state_dict(), 'epoch': 3, 'args': Namespace(lr=1.)}, path)
+    return theirs, str(path)
+
+
+def test_checkpoint_path_takes_deits_weights(deit_file):
+    theirs, path = deit_file
+    model = timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE,
+                              checkpoint_path=path).eval()
+    img = torch.rand(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(model(img), theirs(img), rtol=1e-4, atol=1e-5)
+    # on another grid, and with what the joining adds missing
+    timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, img_size=96,
+                      checkpoint_path=path)
+    with pytest.raises(CheckpointError, match='deit.pth.*pe_norm'):
+        timm.create_model('deit_tiny_patch16_224.lape', arch=LITTLE, checkpoint_path=path)
+    # timm's own models are read as ever
+    again = timm.create_model('deit_tiny_patch16_224', embed_dim=24, depth=3, num_heads=3,
+                              checkpoint_path=path)
+    assert not isinstance(again, TimmModel)
+
+
+def test_checkpoint_path_takes_lapes_weights():
+    path = 'tests/data/goldens/lape_learnable_LaPE.pt'
+    golden = torch.load(path, weights_only=True)
+    config, state = golden['config'], golden['state_dict']
+    model = timm.create_model(
+        'deit_tiny_patch16_224.lape', num_classes=len(state['head.weight']),
+        img_size=config['img_size'], patch_size=config['patch_size'],
+        arch={key: config[key] for key in ('embed_dim', 'depth', 'num_heads')},
+        checkpoint_path=path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(golden['input'].float()), golden['output'].float(),
+                                   rtol=0, atol=1e-5)
+
+
+def test_nothing_of_a_checkpoint_is_executed(tmp_path):
+    class Bad:
+        def __reduce__(self):
+            return print, ('executed',)
+    path = tmp_path / 'bad.pth'
+    torch.save({'model': {'a': Bad()}}, path)
+    with pytest.raises(CheckpointError, match='refused'):
+        little(checkpoint_path=str(path))
+
+
+def test_a_file_as_pretrained_weights(deit_file):
+    theirs, path = deit_file
+    model = timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, num_classes=4,
+                              img_size=96, in_chans=1, pretrained=True,
+                              pretrained_cfg_overlay=dict(file=path))
+    assert model.head.out_features == 4
+    torch.testing.assert_close(model.blocks[1].attn.qkv.weight, theirs.blocks[1].attn.qkv.weight)
+    assert model.pos_embed.shape == (1, 37, 24) and model.patch_embed.proj.in_channels == 1
+
+
+def test_checkpoints_of_a_toolbox(tmp_path):
+    """mmpretrain's names of backbone and head, with mmengine's wrapping around them."""
+    model, path = little(), tmp_path / 'epoch_1.pth'
+    state = {('head.fc.' + key[5:] if key.startswith('head.') else 'backbone.' + key): value
+             for key, value in model.state_dict().items()}
+    torch.save({'state_dict': state, 'meta': {'epoch': 1}}, path)
+    again = little(checkpoint_path=str(path))
+    for key, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value), key
+    with pytest.raises(RuntimeError):  # timm's function for any model knows its own names alone
+        load_checkpoint(little(), str(path))
+
+
+def test_saved_as_timm_saves_and_created_again(tmp_path):
+    model = little('pvg').eval()
+    save_for_hf(model, tmp_path)
+    again = timm.create_model(f'local-dir:{tmp_path}', pretrained=True).eval()
+    assert again.pretrained_cfg['tag'] == 'pvg'
+    img = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model(img), again(img))
+
+
+def test_a_classifier_folds():
+    model = little().eval()
+    img = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        folded = fold(model, 64)
+        torch.testing.assert_close(folded(img), model(img))
+        torch.testing.assert_close(folded.forward_head(folded.forward_features(img)), model(img))
