@@ -4,6 +4,7 @@ Importing the package registers its backbones with mmengine, in scope ``lape_mm`
 registered when it is first asked for, by the registries' locations. Without mmengine only
 `lape_mm.position` is of use, which needs torch and timm alone.
 """
+import sys
 from importlib import import_module
 
 from .requirements import missing, require, warn_untested
@@ -12,8 +13,10 @@ __version__ = '0.1.0'
 __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', '__version__',
            'fold', 'missing', 'require']
 
-warn_untested()
-if not missing('mmengine'):
+# `python -m lape_mm.doctor` imports this first, and has to speak where an import below fails
+if 'lape_mm.doctor' not in sys.orig_argv:
+    warn_untested()
+if 'lape_mm.doctor' not in sys.orig_argv and not missing('mmengine'):
     from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold
 
 

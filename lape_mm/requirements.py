@@ -59,18 +59,27 @@ def _found(module: str) -> bool:
         return False
 
 
-def warn_untested() -> None:
-    """Warns of each installed package whose version lies outside the range that was tested."""
+def untested() -> list[str]:
+    """A line for each installed package whose version lies outside the range that was tested."""
+    lines = []
     for names, (first, last) in TESTED.items():
         for name in names:
             try:
                 found = version(name)
             except PackageNotFoundError:
                 continue
-            if not _numbers(first) <= _numbers(found) <= _numbers(last):
-                warnings.warn(f'{name} {found} has not been tested with lape_mm, which was with '
-                              f'{first} to {last}', stacklevel=3)
+            if not numbers(first) <= numbers(found) <= numbers(last):
+                lines.append(f'{name} {found} has not been tested with lape_mm, which was with '
+                             f'{first} to {last}')
+    return lines
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def warn_untested() -> None:
+    """Warns of each installed package whose version lies outside the range that was tested."""
+    for line in untested():
+        warnings.warn(line, stacklevel=3)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """A version's first three numbers, for comparing."""
     return tuple(int(number) for number in re.findall(r'\d+', text.split('+')[0])[:3])
