@@ -1,0 +1,67 @@
+"""What `mim search` reads: every full-scale config once, and quoted numbers marked as such."""
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip('yaml')
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted(path for path in (ROOT / 'configs').glob('[!_]*/*.py')
+                 if path.parent.name != 'quickstart')
+INDEX = yaml.safe_load((ROOT / 'model-index.yml').read_text())
+FILES = {path: yaml.safe_load((ROOT / path).read_text()) for path in INDEX['Import']}
+MODELS = {model['Name']: (path, model) for path, file in FILES.items() for model in file['Models']}
+
+
+def test_every_full_scale_config_is_listed_once():
+    assert sorted(MODELS) == sorted(path.stem for path in CONFIGS)
+    assert sum(len(file['Models']) for file in FILES.values()) == len(CONFIGS) > 100
+    for path, model in MODELS.values():
+        assert (ROOT / model['Config']).stem == model['Name']
+        assert Path(model['Config']).parent == Path(path).parent
+        assert model['In Collection'] == FILES[path]['Collections'][0]['Name']
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_numbers_are_quoted_and_weights_not_invented(name):
+    _, model = MODELS[name]
+    assert 'Weights' not in model
+    # mim's search stumbles over a model without results
+    assert model['Results'] and all('Metrics' in result for result in model['Results'])
+    metrics = [key for result in model['Results'] for key in result['Metrics']]
+    assert all(key.endswith(' (paper)') for key in metrics)
+    assert bool(metrics) == ('Source of Results' in model['Metadata'])
+
+
+def test_the_metrics_are_the_readmes():
+    readme = (ROOT / 'README.md').read_text()
+    for _, model in MODELS.values():
+        if 'MPVG' in model['Metadata'].get('Source of Results', '') and '60e' not in model['Name']:
+            digits = 1 if 'coco' in model['Name'] else 2
+            metrics = [f'{value:.{digits}f}' for result in model['Results']
+                       for value in result['Metrics'].values()]
+            assert f'| {" / ".join(metrics)} |' in readme, model['Name']
+
+
+def test_parameters_are_counted():
+    pytest.importorskip('mmengine')
+    from lape_mm.parameters import JOININGS, count_parameters
+    for joining in JOININGS:
+        _, model = MODELS[f'deit-tiny-{joining}_4xb256-300e_in1k']
+        ours = count_parameters('DeiT', dict(arch='tiny'), joining, 1000)
+        assert model['Metadata']['Parameters'] == ours
+
+
+def test_batch_sizes_are_those_of_the_configs():
+    config = pytest.importorskip('mmengine.config')
+    for path, file in FILES.items():
+        model = file['Models'][-1]
+        cfg = config.Config.fromfile(ROOT / model['Config'])
+        assert model['Metadata']['Batch Size'] == cfg.auto_scale_lr.base_batch_size, path
+
+
+def test_the_index_is_valid_for_mim():
+    modelindex = pytest.importorskip('modelindex', reason="mim's parser is not installed")
+    index = modelindex.load(str(ROOT / 'model-index.yml'))
+    assert index.check(silent=True) == []
+    assert {model.name for model in index.models} == set(MODELS)
