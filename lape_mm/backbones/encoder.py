@@ -85,6 +85,12 @@ class Encoder(nn.Module):
             `lape_mm.checkpoints.load_backbone`.
     """
 
+    def __new__(cls, *args, **kwargs):
+        encoder = super().__new__(cls)
+        # what a subclass was called with, for `lape_mm.sharing`; a copy or a pickle brings its own
+        encoder.arguments = deepcopy(kwargs)
+        return encoder
+
     def __init__(self, *, grid: Sequence[int], dims: Sequence[int], joining: str | Mapping,
                  class_token: bool | None = False, position: str | None = 'learnable',
                  more_tokens: int = 0, position_std: float = .02, interpolation: str = 'bicubic',
