@@ -114,7 +114,8 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
                       before=lambda: runs.fill_disk_at('epoch_3.pth'))
     assert status == 1
     closing = log.read_text().splitlines()[-1]
-    assert closing.startswith('error: a checkpoint cannot be written') and 'No space left' in closing
+    assert closing.startswith('error: a checkpoint cannot be written')
+    assert 'No space left' in closing
     assert closing.endswith(f'the last whole one is {tmp_path}/full/epoch_2.pth')
     assert {path.name for path in (tmp_path / 'full').glob('*.pth*')} == {
         'epoch_1.pth', 'epoch_2.pth'}
