@@ -15,6 +15,7 @@ from lape_mm.engine.stop import RunStopped
 
 from .amp import set_amp
 from .config import load_config, set_auto_scale_lr, settle_loaders
+from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
 from .pictures import draw_tested
@@ -133,6 +134,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     draw_scenes(cfg)
     settle_loaders(cfg)
     preflight(cfg, mode)
+    settle_distributed(cfg)
     install_safe_loader()
     return Runner.from_cfg(cfg)
 
