@@ -31,5 +31,5 @@ def settle_distributed(cfg: Config) -> None:
         distributed.init_process_group('gloo')
     cfg.sync_bn = None
     cfg.model_wrapper_cfg = dict(
-        type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False,
+        type='lape_mm.CpuDataParallel', broadcast_buffers=False,
         find_unused_parameters=cfg.get('find_unused_parameters', False))

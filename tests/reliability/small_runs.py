@@ -45,6 +45,15 @@ def arguments(task: str, work_dir: Path, *, resume: str | None = None, options: 
                      cfg_options={**SMALL, **TASKS[task], **options}, **{**given, **others})
 
 
+def setting(task: str, key: str, **changes) -> dict:
+    """What a config says at a dotted key, with some entries changed."""
+    from mmengine.config import Config
+    node = Config.fromfile(str(ROOT / f'configs/quickstart/{task}.py'))
+    for part in key.split('.'):
+        node = node[part]
+    return {**node.to_dict(), **changes}
+
+
 def preload(scopes: Iterable[str] = tuple(SCOPES.values())) -> None:
     """Imports the toolboxes, once for all children."""
     import_module('lape_mm.runs.session')

@@ -1,5 +1,8 @@
 """Two processes train as one does with the same batch."""
 import json
+import os
+import signal
+from functools import partial
 
 import pytest
 
@@ -30,8 +33,12 @@ def options(task, batch, **more):
         found.update({'train_dataloader.dataset': dict(
             type='RepeatDataset', times=12,
             dataset=runs.setting(task, 'train_dataloader.dataset', indices=1), _delete_=True),
-            'train_dataloader.dataset.dataset.pipeline.2.prob': 0.,
+            'train_dataloader.dataset.dataset.pipeline.3.prob': 0.,
             'train_dataloader.batch_sampler': None})
+    for head in dict(upernet=('decode_head', 'auxiliary_head'),
+                     segmenter=('decode_head', )).get(task, ()):
+        # nor by the labelled pixels of a process
+        found[f'model.{head}.loss_decode.avg_non_ignore'] = False
     return found
 
 
@@ -72,7 +79,7 @@ def test_two_processes_are_one(task, joining, tmp_path):
         folder.mkdir()
         given = runs.arguments(task, folder / 'run', joining=joining,
                                options=options(task, 4 // processes))
-        statuses = runs.run_all(given, folder / 'log', processes, before=lambda: record(folder))
+        statuses = runs.run_all(given, folder / 'log', processes, before=partial(record, folder))
         assert statuses == [0] * processes, (folder / 'log').read_text()
         found[processes] = losses(folder, processes)
     assert len(found[1]) >= 12 and len(set(found[1])) == len(found[1])
@@ -80,30 +87,48 @@ def test_two_processes_are_one(task, joining, tmp_path):
 
 
 def test_from_one_process_to_two(tmp_path):
-    """The global batch is what it was: so are the losses."""
+    """The batch of all processes is what it was: so are the losses."""
     if lacking := missing(*TOOLBOXES['mmseg']):
         pytest.skip(f'needs {", ".join(lacking)}')
     runs.preload(['mmseg'])
-    found = {}
-    for name, plan in {'one': [(1, 12)], 'both': [(1, 6), (2, 12)]}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        for processes, end in plan:
-            more = {} if end == 12 else {
-                'custom_hooks': [dict(type='EarlyEnd', end=end)]}
-            given = runs.arguments('segmenter', folder / 'run', resume='auto',
-                                   options=options('segmenter', 4 // processes, **more))
 
-            def before():
-                record(folder)
-                early_end()
-            statuses = runs.run_all(given, folder / 'log', processes, before=before)
-            assert statuses == [0] * processes, (folder / 'log').read_text()
-        found[name] = losses(folder, 1)
-    second = losses_of(tmp_path / 'both', 1)
-    whole = losses_of(tmp_path / 'one', 0)
-    first = losses_of(tmp_path / 'both', 0)
-    assert sorted(second) == list(range(6, 12)) and sorted(first) == list(range(12))
-    for step in whole:
-        mean = first[step] if step < 6 else (first[step] + second[step]) / 2
-        assert mean == pytest.approx(whole[step], rel=1e-5, abs=1e-5)
+    def go(folder, processes, **more):
+        folder.mkdir(exist_ok=True)
+        given = runs.arguments('segmenter', folder / 'run', resume='auto',
+                               options=options('segmenter', 4 // processes, **more))
+        statuses = runs.run_all(given, folder / 'log', processes, before=lambda: record(folder))
+        assert statuses == [0] * processes, (folder / 'log').read_text()
+    go(tmp_path / 'one', 1)
+    go(tmp_path / 'both', 1)
+    both = tmp_path / 'both'
+    for checkpoint in (both / 'run').glob('iter_*.pth'):
+        if checkpoint.name != 'iter_9.pth':
+            checkpoint.unlink()
+    for path in both.glob('losses_*'):
+        path.unlink()
+    go(both, 2)
+    expected = losses(tmp_path / 'one', 1)[9:]
+    assert losses(both, 2) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_one_process_has_a_signal_and_both_end(tmp_path):
+    if lacking := missing(*TOOLBOXES['mmpretrain']):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    runs.preload(['mmpretrain'])
+
+    from lape_mm.engine import safe_checkpoint
+
+    def before():
+        safe_checkpoint.ASKED_EVERY = 2
+        if os.environ['RANK'] == '1':
+            runs.signal_itself(signal.SIGTERM, 'mid-epoch')
+    given = {'train_dataloader.batch_size': 2, 'default_hooks.checkpoint.interval': 100}
+    whole, cut = (runs.arguments('deit', tmp_path / name, options=given)
+                  for name in ('whole', 'cut'))
+    assert runs.run_all(whole, tmp_path / 'log', 2) == [0, 0]
+    assert runs.run_all(cut, tmp_path / 'log', 2, before=before) == [143, 143], \
+        (tmp_path / 'log').read_text()
+    assert (tmp_path / 'cut/interrupted.pth').is_file()
+    cut.resume = 'auto'
+    assert runs.run_all(cut, tmp_path / 'log', 2) == [0, 0]
+    assert runs.digest(runs.last(tmp_path / 'cut')) == runs.digest(runs.last(tmp_path / 'whole'))
