@@ -58,9 +58,14 @@ def tables_of(record: Mapping) -> Iterator[tuple[str, str]]:
              for name, row in ratios.items()])
     if 'profile' in record:
         yield 'detection, 1024 px, inference, shares of the time', markdown(
-            ['operator', 'share', 'calls'],
-            [[f'`{row["operator"]}`', f'{row["share"]:.1%}', str(row['calls'])]
-             for row in record['profile']])
+            ['operator', 'share'],
+            [[f'`{row["operator"]}`', f'{row["share"]:.1%}'] for row in record['profile']])
+    if 'training_profile' in record:
+        rows = record['training_profile']
+        codes = [name for name in rows[0] if name != 'operator']
+        yield 'detection, 512 px, training step, ms in each operator itself', markdown(
+            ['operator', *codes],
+            [[f'`{row["operator"]}`', *(f'{row[code]:.1f}' for code in codes)] for row in rows])
     for title, models in record.items():
         if isinstance(models, dict) and 'exponent_512_to_1024' in models:
             sizes = list(next(iter(models['measured'].values())))
