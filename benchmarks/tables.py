@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The records beside this file as the tables of README.md (bars) and docs/speed.md (all ratios).
+"""The records beside this file as tables of README.md (bars), docs/speed.md and reliability.md.
 
     python benchmarks/tables.py             # prints them
     python benchmarks/tables.py --write     # puts them into these files, between their marks
@@ -93,7 +93,18 @@ def tables() -> str:
     return '\n\n'.join(parts)
 
 
-PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables}
+def reliability() -> str:
+    """What was tried and what survived, with date and machine."""
+    record = json.loads((HERE / 'reliability.json').read_text())
+    rows = record['reliability']
+    table = markdown(list(rows[0]), [list(map(str, row.values())) for row in rows])
+    minutes = ', '.join(f'{part} {round(seconds / 60)} min'
+                        for part, seconds in record['seconds'].items())
+    return f'{table}\n\nMeasured on {record["date"]}, {machine("reliability", record)}; {minutes}.'
+
+
+PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables,
+         HERE.parent / 'docs/reliability.md': reliability}
 
 
 def main() -> None:
