@@ -22,27 +22,52 @@ def check_call(report, where: str, build: Callable, settings: Mapping,
     check_names(report, where, build, settings, supplied)
     for name in accepted(build).required:
         if name not in settings and name not in supplied:
-            report.add(where, f'{build.__name__} needs {name!r}')
+            report.add(where, f'{title(build)} needs {name!r}')
 
 
 def check_names(report, where: str, build: Callable, settings: Mapping,
                 supplied: Sequence[str] = ()) -> None:
     """Reports settings that a constructor does not know, or takes as numbers alone."""
-    known, kind = passed_on(build, settings), settings.get('ema_type')
-    if kind is not None and resolve(kind, registry.MODELS, None) is None:
-        report.add(where, unknown_type(kind, registry.MODELS, report.cfg.get('default_scope')))
-    title = getattr(build, '__name__', str(build))
+    scope, kind = report.cfg.get('default_scope'), settings.get('ema_type')
+    if kind is not None and resolve(kind, registry.MODELS, scope) is None:
+        report.add(where, unknown_type(kind, registry.MODELS, scope))
+    known = passed_on(build, settings, scope)
     allowed = [name for name in known.parameters if name not in supplied]
     for name, value in settings.items():
         if name in known.parameters:
             if expected := wrong_kind(known.parameters[name], value):
-                report.add(where, f'{name}={value!r} of {title}: expected {expected}')
+                report.add(where, f'{name}={value!r} of {title(build)}: expected {expected}')
         elif not known.open:
-            report.add(where, f'{name}={short(value)}: {title} has no setting {name!r}'
+            report.add(where, f'{name}={short(value)}: {title(build)} has no setting {name!r}'
                        f'{hint(name, allowed)}, expected one of {", ".join(allowed)}')
 
 
-def passed_on(build: Callable, settings: Mapping) -> Accepted:
+def check_part(report, where: str, build: Callable, settings: Mapping) -> None:
+    """As `check_names`, for a part of a model, as far as building it would not tell.
+
+    A setting that its constructor swallows is a mistake if it is much like another one. Otherwise
+    it is a warning: the toolboxes' own configs have some.
+    """
+    known = accepted(build)
+    check_names(report, where, build, {
+        name: value for name, value in settings.items() if name in known.parameters})
+    for name, value in settings.items() if known.swallows else ():
+        if name in known.parameters or name == 'type':
+            continue
+        if nearest(name, [other for other in known.parameters if other not in settings],
+                   cutoff=.82):
+            check_names(report, where, build, {name: value})
+        else:
+            report.warn(where, f'{name}={short(value)}: {title(build)} does not look at it, it '
+                        f'takes {", ".join(known.parameters)}')
+
+
+def title(build: Callable) -> str:
+    """The name of a class or function."""
+    return getattr(build, '__name__', str(build))
+
+
+def passed_on(build: Callable, settings: Mapping, scope: str | None) -> Accepted:
     """What a constructor takes, for some open ones with what takes the rest of it later on."""
     known = accepted(build)
     family = [base.__name__ for base in build.__mro__] if isinstance(build, type) else []
@@ -50,8 +75,10 @@ def passed_on(build: Callable, settings: Mapping) -> Accepted:
     if 'CheckpointHook' in family:  # at the first checkpoint
         rest = Runner.save_checkpoint
     elif 'EMAHook' in family:  # before the first iteration
-        rest = resolve(settings.get('ema_type', 'ExponentialMovingAverage'), registry.MODELS, None)
-    elif 'VisualizationHook' in family:  # at the first picture
+        rest = resolve(settings.get('ema_type', 'ExponentialMovingAverage'), registry.MODELS,
+                       scope)
+    elif 'VisualizationHook' in family and build.__module__.startswith('mmpretrain.'):
+        # at the first picture
         from mmpretrain.visualization import UniversalVisualizer
         rest = UniversalVisualizer.visualize_cls
     if not known.open or rest is None:

@@ -6,6 +6,7 @@ a scheme (``s3://``, ``http://``) are left to the run itself.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +48,8 @@ class Source:
 def preflight(cfg: Config, mode: str) -> None:
     """Checks a config before its run: names, then values, then data and files.
 
+    What does not keep it from starting is printed as a warning.
+
     Args:
         cfg: with all options merged.
         mode: 'train' (training and validation data) or 'test'.
@@ -60,6 +63,9 @@ def preflight(cfg: Config, mode: str) -> None:
         check(report)
         if report.found:
             raise RunError(report.lines())
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        for warning in report.warnings:
+            print(f'warning: {warning}', file=sys.stderr, flush=True)
 
 
 def check_contents(report: Report, mode: str) -> None:

@@ -14,12 +14,17 @@ class Report:
 
     cfg: Config
     found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
         """Takes a problem and its remedy, in which ``{where}`` stands for each of its places."""
         places = self.found.setdefault((text, remedy), [])
         if where not in places:
             places.append(where)
+
+    def warn(self, where: str, text: str) -> None:
+        """Takes what does not keep the run from starting."""
+        self.warnings.append(f'{where}: {text}')
 
     def lines(self) -> list[str]:
         """One line a problem: its places, what is wrong, what to do."""

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -14,6 +16,7 @@ from lape_mm.engine.stop import RunStopped
 from .amp import set_amp
 from .arguments import apply_trust
 from .config import load_config, set_auto_scale_lr, settle_loaders
+from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
 from .loading import check_fits, guard_loading
@@ -46,15 +49,22 @@ def train(args: Namespace) -> None:
     if args.resume:
         set_resume(cfg, args.resume)
     runner = build_runner(cfg, 'train')
-    try:
+    with one_line():
         runner.train()
+    print_training(runner)
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Within, what stops a run for a reason that its user has to know becomes a RunError."""
+    try:
+        yield
     except RunStopped as stop:
         raise RunError(str(stop), status=stop.status) from stop
     except BadSample as bad:  # from a worker it comes with a traceback before it
         raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1]) from bad
     except CheckpointError as error:
         raise RunError(str(error)) from error
-    print_training(runner)
 
 
 def set_resume(cfg: Config, resume: str) -> None:
@@ -104,10 +114,8 @@ def test(args: Namespace) -> None:
     check_fits(runner.model, args.checkpoint)
     if dump:
         runner.test_evaluator.metrics.append(dump)
-    try:
+    with one_line():
         metrics = runner.test()
-    except CheckpointError as error:
-        raise RunError(str(error)) from error
     print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
 
 
@@ -117,6 +125,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     draw_scenes(cfg)
     settle_loaders(cfg)
     preflight(cfg, mode)
+    settle_distributed(cfg)
     runner = Runner.from_cfg(cfg)
     guard_loading(runner)
     return runner

@@ -19,7 +19,7 @@ from mmengine.utils.dl_utils.setup_env import set_multi_processing
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.data import DataLoader
 
-from .calls import check_call, check_names, resolve, unknown_type
+from .calls import check_call, check_part, resolve, unknown_type
 from .config import walk
 from .signatures import accepted, hint, nearest, short
 
@@ -200,13 +200,9 @@ def check_model(report) -> None:
     for where, node in walk({'model': report.cfg.get('model')}):
         for among in (registry.MODELS, registry.TASK_UTILS):
             build = resolve(node.get('type'), among, scope)
-            if build is None:
-                continue
-            known = accepted(build)
-            check_names(report, where, build, {
-                name: value for name, value in node.items() if name != 'type'
-                and (known.swallows or name in known.parameters)})
-            break
+            if isinstance(build, type):
+                check_part(report, where, build, node)
+                break
 
 
 def check_optimizer(report) -> None:

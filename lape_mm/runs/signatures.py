@@ -137,7 +137,7 @@ def _looked_up(node: ast.Name, outer: ast.AST, parents: dict) -> str | None:
 
 def wrong_kind(parameter: Parameter | None, value) -> str | None:
     """What was expected in the place of a string, going by default and annotation; else None."""
-    if parameter is None or not isinstance(value, str):
+    if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str):
         return None
     annotation = parameter.annotation
     if annotation is Parameter.empty:

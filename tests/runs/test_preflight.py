@@ -33,7 +33,7 @@ def write_coco(root, split, names):
     (root / 'annotations' / f'instances_{split}.json').write_text(json.dumps(dict(
         info=dict(description='"categories": [not this one'),
         images=[dict(id=1, file_name='1.jpg', height=8, width=8)],
-        annotations=[],
+        annotations=[dict(id=1, image_id=1, category_id=1, bbox=[1, 1, 4, 4], area=16)],
         categories=[dict(id=index + 1, name=name, keypoints=['a]', 'b'])
                     for index, name in enumerate(names)])))
 
