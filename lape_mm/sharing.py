@@ -51,7 +51,7 @@ backbone = dict(
 {arguments})
 ```
 
-Written by lape_mm {version}. The methods: LaPE (Yu et al., ICCV 2023), PVG and MPVG (Lee et al., AAAI
+Written by lape_mm {version}. Methods: LaPE (Yu et al., ICCV 2023), PVG and MPVG (Lee et al., AAAI
 2025).
 '''
 
