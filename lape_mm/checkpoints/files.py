@@ -70,7 +70,8 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
         path = _download(path)
     if not os.path.isfile(path):
         known = '' if '://' not in path else ' (of addresses, http:// and https:// are known)'
-        raise CheckpointError(f'{path}: no such file{known}')
+        what = 'not a regular file' if os.path.exists(path) else f'no such file{known}'
+        raise CheckpointError(f'{path}: {what}')
     try:
         content = _load(path, map_location)
         if not isinstance(content, Mapping):

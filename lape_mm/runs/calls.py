@@ -54,8 +54,7 @@ def check_part(report, where: str, build: Callable, settings: Mapping) -> None:
     for name, value in settings.items() if known.swallows else ():
         if name in known.parameters or name == 'type':
             continue
-        if nearest(name, [other for other in known.parameters if other not in settings],
-                   cutoff=.82):
+        if nearest(name, known.parameters, cutoff=.82):
             check_names(report, where, build, {name: value})
         else:
             report.warn(where, f'{name}={short(value)}: {title(build)} does not look at it, it '

@@ -55,6 +55,8 @@ class Place:
 def check_settings(report) -> None:
     """Reports unknown names of types, settings and keys at the top; see `preflight.Report`."""
     check_top(report)
+    if not check_toolbox(report):
+        return  # all else would be unknown, too
     for place in places(report.cfg):
         check_place(report, place)
     check_model(report)
@@ -70,6 +72,16 @@ def check_top(report) -> None:
             continue
         report.add(name, f'{name}={short(report.cfg[name])}: nothing reads this key, did you mean '
                    f'{found[0]!r}?')
+
+
+def check_toolbox(report) -> bool:
+    """Whether the model is of the toolbox that the config is for; reports it if it is not."""
+    cfg = report.cfg
+    kind, scope = (cfg.get('model') or {}).get('type'), cfg.get('default_scope')
+    if not isinstance(kind, str) or resolve(kind, registry.MODELS, scope) is not None:
+        return True
+    report.add('model', unknown_type(kind, registry.MODELS, scope))
+    return False
 
 
 def places(cfg: Mapping) -> Iterator[Place]:

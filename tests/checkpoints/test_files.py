@@ -91,7 +91,11 @@ def test_a_changed_byte_never_escapes_as_another_error(tmp_path):
 
 def test_other_files(tmp_path):
     refuse(tmp_path / 'nowhere.pth', 'no such file')
-    refuse(tmp_path, 'no such file')
+    refuse(tmp_path, 'not a regular file')
+    os.mkfifo(tmp_path / 'pipe.pth')  # to open it would wait for ever
+    refuse(tmp_path / 'pipe.pth', 'not a regular file')
+    os.symlink('/dev/zero', tmp_path / 'endless.pth')
+    refuse(tmp_path / 'endless.pth', 'not a regular file')
     (tmp_path / 'text.pth').write_text('<html>404</html>')
     refuse(tmp_path / 'text.pth')
     torch.save([torch.ones(1)], tmp_path / 'list.pth')

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 
 JOININGS = ['default', 'lape', 'pvg', 'mpvg']
+QUICK = [('deit', 'mpvg'), ('mask_rcnn', 'lape')]
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +67,9 @@ def losses(folder, processes):
     return [sum(one[step] for one in found) / processes for step in sorted(found[0])]
 
 
-@pytest.mark.parametrize('joining', [
-    'mpvg', *(pytest.param(name, marks=pytest.mark.long) for name in JOININGS[:-1])])
-@pytest.mark.parametrize('task', runs.TASKS)
+@pytest.mark.parametrize('task, joining', [
+    pytest.param(task, joining, marks=[] if (task, joining) in QUICK else pytest.mark.long)
+    for task in runs.TASKS for joining in JOININGS])
 def test_two_processes_are_one(task, joining, tmp_path):
     if lacking := missing(*TOOLBOXES[runs.SCOPES[task]]):
         pytest.skip(f'needs {", ".join(lacking)}')

@@ -53,7 +53,7 @@ BACKBONE = [
     (),
     ('deit', 'model.backbone.arch.embed_dim=-96', 'embed_dim=-96 at least 1'),
     ('deit', 'model.backbone.arch.depth=six', "depth='six' whole number"),
-    ('deit', 'model.backbone.arch.mlp_ratio=0', 'mlp_ratio=0 whole number above'),
+    ('deit', 'model.backbone.arch.mlp_ratio=0', 'mlp_ratio=0 number above 0'),
     ('deit', 'model.backbone.img_size=(64,64,64)', 'img_size=(64, 64, 64)'),
     ('deit', 'model.backbone.patch_size=-16', 'patch_size=-16 at least 1'),
     ('deit', 'model.backbone.in_channels=0', 'in_channels=0 at least 1'),
@@ -114,7 +114,7 @@ NAMES = [
      "rpn_head.anchor_generator: scale=[4] 'scales'"),
     ('mask_rcnn', 'model.roi_head.bbox_head.bbox_coder.target_mean=[0.,0.,0.,0.]',
      "bbox_coder: target_mean= 'target_means'"),
-    ('mask_rcnn', 'model.train_cfg.rcnn.sampler.number=32', "rcnn.sampler: number=32 'num'"),
+    ('mask_rcnn', 'model.train_cfg.rcnn.sampler.pos_fractoin=.5', "rcnn.sampler: 'pos_fraction'"),
     ('upernet', 'model.decode_head.pool_scale=(1,)', "decode_head: pool_scale=(1,) 'pool_scales'"),
     ('mask_rcnn', 'train_dataloader.dataset.filter_config.min_size=3',
      "filter_config= 'filter_cfg'"),
@@ -283,6 +283,13 @@ def test_a_mistake_ends_before_the_run_is_built(task, mistake, said, train, caps
     for word in shlex.split(said, posix=False):
         assert word in error, f'{word} is not in: {error}'
     assert not (tmp_path / 'run').exists()
+
+
+def test_what_a_part_of_the_model_does_not_look_at_is_told(train, capsys):
+    with pytest.raises(Built):
+        train('mask_rcnn', 'model.train_cfg.rcnn.sampler.seed=3')
+    line, = [line for line in capsys.readouterr().err.splitlines() if line.startswith('warning: ')]
+    assert line.startswith('warning: model.train_cfg.rcnn.sampler: seed=3: RandomSampler')
 
 
 @pytest.mark.parametrize('task', SCOPES)

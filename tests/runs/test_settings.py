@@ -1,0 +1,196 @@
+"""The checks before a run leave right configs alone; what they say of wrong ones is in
+tests/reliability/test_mistakes.py."""
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+
+import torch  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
+from torch import nn  # noqa: E402
+
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.channels import check_channels  # noqa: E402
+from lape_mm.runs.report import Report  # noqa: E402
+from lape_mm.runs.settings import check_settings, places  # noqa: E402
+from lape_mm.runs.trial import check_builds, explain, trying  # noqa: E402
+from lape_mm.runs.values import check_values, whole  # noqa: E402
+
+ROOT = Path(__file__).parents[2] / 'configs'
+CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
+                 if '_base_' not in path.parts)
+# one of each folder, and all quick starts
+SOME = {name for index, name in enumerate(CONFIGS) if name.startswith('quickstart')
+        or name.split('/')[0] != CONFIGS[index - 1].split('/')[0]}
+
+
+def load(path):
+    cfg = Config.fromfile(path)
+    if lacking := missing(*TOOLBOXES[cfg.default_scope]):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    return cfg
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_names_of_every_config(name):
+    report = Report(load(ROOT / name))
+    check_settings(report)
+    assert report.lines() == report.warnings == []
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[] if name in SOME else [pytest.mark.long]) for name in CONFIGS])
+def test_values_of_every_config(name):
+    report = Report(load(ROOT / name))
+    check_values(report, 'train')
+    check_channels(report, check_builds(report))
+    assert report.lines() == []
+
+
+# mistakes in the toolboxes' own configs, and what needs packages that are no part of the stack
+KNOWN = ("'by_epoch'", "'MOTChallengeMetrics'", 'CocoMetric has no setting', "'wd_mult'",
+         "models=", '_delete=', 'there is no such dataset')
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('scope', TOOLBOXES)
+def test_names_of_the_toolboxes_own_configs(scope):
+    """Their mistakes are found, and no others: 2018 configs, of which 46 have one."""
+    if missing(*TOOLBOXES[scope]):
+        pytest.skip(f'needs {scope}')
+    found, count = [], 0
+    for path in (Path(__import__(scope).__file__).parent / '.mim/configs').rglob('*.py'):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                cfg = Config.fromfile(path)
+        except Exception:  # what needs other packages, or is only a base
+            continue
+        if '_base_' in path.parts or not isinstance(cfg.get('model', {}).get('type'), str):
+            continue
+        report = Report(cfg)
+        check_settings(report)
+        count += 1
+        found += [f'{path}: {line}' for line in report.lines()
+                  if not any(word in line for word in KNOWN)]
+    assert count > 500 and not found, '\n'.join(found)
+
+
+@MODELS.register_module(force=True)
+class Awkward(nn.Module):
+    def __init__(self, width=4, fail=None, needs_values=False):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        assert torch.linspace(0, .1, 3)[1].item() < .1  # ranges have values
+        if fail == 'silently':
+            raise AssertionError
+        if fail:
+            raise ValueError(fail)
+        if needs_values:
+            self.weight.sum().item()
+
+
+class TestTrial:
+    def lines(self, **model):
+        report = Report(Config(dict(default_scope='mmengine', model=dict(type='Awkward', **model))))
+        built = check_builds(report)
+        return built, report.lines()
+
+    def test_the_model_has_no_values(self):
+        model, lines = self.lines()
+        assert model.weight.is_meta and lines == []
+
+    def test_what_cannot_be_done_without_values_is_left_to_the_run(self):
+        assert self.lines(needs_values=True) == (None, [])
+
+    def test_an_error_with_words(self):
+        assert self.lines(fail='too wide') == (None, ['model: ValueError: too wide'])
+
+    def test_an_error_without_words_shows_its_line(self):
+        _, (line,) = self.lines(fail='silently')
+        assert line.startswith(f'model: AssertionError: raise AssertionError ({__file__}:')
+
+    def test_a_string_for_a_number(self):
+        _, (line,) = self.lines(width='4')
+        assert line.startswith('model: TypeError: ') and line.endswith("width='4'")
+
+    def test_a_misspelt_setting(self):
+        _, (line,) = self.lines(widht=4)
+        assert line.startswith("model: widht=4: Awkward has no setting 'widht', did you mean ")
+
+    def test_a_process_group_will_be_there(self):
+        for launcher, count in (('none', 1), ('pytorch', 0)):
+            report = Report(Config(dict(launcher=launcher)))
+            explain(report, 'model', {}, ValueError('Default process group has not been ..'))
+            assert len(report.found) == count
+
+    def test_what_is_not_built(self):
+        """Hooks of others may do anything, and metrics may read hundreds of megabytes."""
+        def fail(*args, **kwargs):
+            raise AssertionError
+        for among, name in ((HOOKS, 'AwkwardHook'), (METRICS, 'AwkwardMetric')):
+            among.register_module(name, force=True)(type(name, (), {'__init__': fail}))
+        report = Report(Config(dict(
+            default_scope='mmengine', custom_hooks=[dict(type='AwkwardHook')],
+            val_evaluator=dict(type='AwkwardMetric', ann_file='x.json'))))
+        check_builds(report)
+        assert report.lines() == []
+        report.cfg.val_evaluator.pop('ann_file')
+        check_builds(report)
+        assert len(report.lines()) == 1
+
+    def test_the_config_is_left_as_it_is(self):
+        cfg = load(ROOT / 'quickstart/deit.py')
+        before = cfg.pretty_text
+        report = Report(cfg)
+        check_settings(report)
+        check_values(report, 'train')
+        check_channels(report, check_builds(report))
+        assert cfg.pretty_text == before
+        torch.empty(2).sum().item()  # and no tensor is without values any more
+
+    def test_what_is_built_is_returned(self):
+        report = Report(Config(dict()))
+        assert trying(report, 'a', {}, lambda: 3) == 3 and not report.found
+        assert trying(report, 'a', {'b': '3'}, lambda: 1 / 0) is None
+        line, = report.lines()
+        assert line.startswith('a: ZeroDivisionError: division by zero; a string in the place')
+        assert line.endswith("b='3'")
+
+
+def test_places():
+    cfg = Config(dict(
+        train_dataloader=dict(
+            sampler=dict(type='S'), dataset=dict(
+                type='ConcatDataset', datasets=[dict(type='A', pipeline=[dict(type='T')]),
+                                                dict(type='B')])),
+        val_evaluator=[dict(type='M'), dict(type='N')],
+        test_evaluator=dict(metrics=[dict(type='O')]),
+        param_scheduler=dict(generator=[dict(type='P')], critic=dict(type='Q')),
+        custom_hooks=[dict(type='H')], default_hooks=dict(timer=None)))
+    found = {place.where for place in places(cfg) if place.node is not None}
+    assert found == {
+        'train_dataloader', 'train_dataloader.sampler', 'train_dataloader.dataset',
+        'train_dataloader.dataset.datasets.0', 'train_dataloader.dataset.datasets.0.pipeline.0',
+        'train_dataloader.dataset.datasets.1', 'val_evaluator.0', 'val_evaluator.1',
+        'test_evaluator', 'test_evaluator.metrics.0', 'param_scheduler.generator.0',
+        'param_scheduler.critic', 'custom_hooks.0'}
+
+
+def test_names_at_the_top():
+    report = Report(Config(dict(
+        train_dataloder=1, image_size=3, train_pipeline=[], val_dataloader_2=1, data_root='x',
+        norm_cfg={}, max_epochs=3, classes=[], tta_model={}, vis_backends=[])))
+    check_settings(report)
+    assert list(report.lines()) == [
+        "train_dataloder: train_dataloder=1: nothing reads this key, did you mean "
+        "'train_dataloader'?"]
+
+
+def test_whole():
+    assert all(map(whole, (1, 3.0, 10 ** 9)))
+    assert not any(map(whole, (0, -1, 2.5, True, '3', None, float('nan'), float('inf'))))
+    assert whole(0, 0)
