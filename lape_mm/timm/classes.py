@@ -68,6 +68,7 @@ class SwinClassifier(TimmModel, Swin):
         """See `TimmModel`; a map for each stage, of which ``norm`` concerns the last alone."""
         wanted, deepest = feature_take_indices(len(self.layers), indices)
         count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
+        self.check_images(x)
         x = self.patch_embed(x)
         plan = self.delivery(tuple(x.shape[1:3]))
         outputs = []

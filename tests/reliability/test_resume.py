@@ -12,7 +12,6 @@ import torch  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 
-
 LONG = pytest.mark.long
 
 
