@@ -95,7 +95,10 @@ def tables() -> str:
 
 def reliability() -> str:
     """What was tried and what survived, with date and machine."""
-    record = json.loads((HERE / 'reliability.json').read_text())
+    path = HERE / 'reliability.json'
+    if not path.exists():
+        return ''
+    record = json.loads(path.read_text())
     rows = record['reliability']
     table = markdown(list(rows[0]), [list(map(str, row.values())) for row in rows])
     minutes = ', '.join(f'{part} {round(seconds / 60)} min'
