@@ -167,14 +167,15 @@ def draw_correlation(models: Models) -> Figure:
 
 
 def draw_last_norm(models: Models) -> Figure:
-    """gamma and beta, channels in order."""
-    figure, axes = plain(9., 3.2, columns=2)
+    """gamma and beta, channels in order from left to right."""
+    figure, axes = plain(9., 3.4, columns=2)
     for axis, name in zip(axes, ('gamma', 'beta')):
         for label, arrays, color in colored(models):
             axis.plot(arrays[name], lw=1, color=color,
                       label=f'{label}: variance {arrays[name].var():.2g}')
-        axis.set(xlabel='channel', title=name)
-        axis.legend(fontsize=8, frameon=False)
+        axis.set_title(name, fontsize=10)
+        axis.legend(fontsize=8, frameon=False, loc='upper center', ncols=2,
+                    bbox_to_anchor=(.5, -.08))  # below: the lines fill the panel
     return figure
 
 

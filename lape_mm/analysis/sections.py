@@ -25,6 +25,7 @@ class Section:
         measure: from what the layers receive and what the model did with images to named arrays
             and named numbers (one, or one a layer, None where there is none); no arrays where
             the model has nothing to show.
+        find: from the numbers of all models, by label, to what they say in these; '' for nothing.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Section:
     paper: str
     meaning: str
     measure: Callable[[list[Received], Record], tuple[Arrays, Numbers]]
+    find: Callable[[Mapping[str, Numbers]], str] = lambda numbers: ''
 
 
 def layer_name(name: str, layer: int) -> str:
@@ -124,6 +126,19 @@ def measure_correlation(received: list[Received], record: Record) -> tuple[Array
     return arrays, numbers
 
 
+def find_correlation(numbers: Mapping[str, Numbers]) -> str:
+    """Whether the counterbalance of the paper is there, and grows with depth."""
+    found = []
+    for label, values in numbers.items():
+        layers = [value for value in values['by layer'] if value is not None]
+        sign = 'negative in every layer' if max(layers) < 0 else \
+            'positive in every layer' if min(layers) > 0 else 'of either sign'
+        slope = np.polyfit(range(len(layers)), layers, 1)[0] if len(layers) > 1 else 0.
+        found.append(f'{label}: {sign}, {layers[0]:.2f} in the first layer that has one and '
+                     f'{layers[-1]:.2f} in the last, {slope:+.3f} a layer')
+    return '; '.join(found) + '.'
+
+
 def measure_last_norm(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
     """``gamma``, ``beta`` (C,), and what is pooled ``before``, ``after``, ``with_position`` (C,).
 
@@ -144,6 +159,15 @@ def measure_last_norm(received: list[Received], record: Record) -> tuple[Arrays,
         'variance of beta': float(last.beta.var()), 'variance of gamma': float(last.gamma.var()),
         'cosine before, after': finite(cosine(arrays['before'], arrays['with_position'])),
         'without the PE term': finite(cosine(arrays['before'], arrays['after']))}
+
+
+def find_last_norm(numbers: Mapping[str, Numbers]) -> str:
+    """Whose beta varies least."""
+    if len(numbers) < 2:
+        return ''
+    ranked = sorted(numbers, key=lambda label: numbers[label]['variance of beta'])
+    return 'Variance of beta, the smallest first: ' + ', '.join(
+        f'{label} {numbers[label]["variance of beta"]:.2g}' for label in ranked) + '.'
 
 
 def measure_token_norms(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
@@ -201,11 +225,11 @@ SECTIONS = (
             'Correlation of the normalised tokens with the PE added to them, by layer. The paper '
             'finds it negative, and more so the deeper the layer, in layer-wise joinings. Under '
             'default and share it is the correlation with PE through the LayerNorm of the tokens.',
-            measure_correlation),
+            measure_correlation, find_correlation),
     Section('last_norm', 'The last LayerNorm', 'MPVG, figure 6',
             'Its scale gamma and shift beta by channel. The paper finds that beta varies a lot '
             'under PVG (0.2387), since beta has to take large channels back, and little under MPVG '
-            '(0.0193), where PE does.', measure_last_norm),
+            '(0.0193), where PE does.', measure_last_norm, find_last_norm),
     Section('token_norms', 'Token norms over images', 'MPVG, figure 7',
             "Each patch's norm before and after the last LayerNorm (with its PE term), over the "
             'image. The paper finds that objects stand out more clearly under MPVG.',

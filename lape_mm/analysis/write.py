@@ -57,8 +57,8 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
     tables = ', '.join(encoder.table_names[:2]) + (', ...' if encoder.table_names[2:] else '')
     return {
         'backbone': type(encoder).__name__,
-        'delivery': ', '.join(f'{count} layers by the {way}' for way, count in ways.items()
-                              if count) or 'none',
+        'layers that receive PE': ', '.join(f'{count} by the {way}' for way, count in
+                                            ways.items() if count) or 'none',
         'last LN receives PE': 'yes' if encoder.last_pe_norm is not None else 'no',
         'class token': 'yes' if encoder.has_class_token else 'no',
         'layers': str(encoder.depth), 'channels': str(encoder.embed_dim),
@@ -87,6 +87,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
                  if section.key in analysis.parts}
         if not parts:
             continue
+        numbers = {label: numbers for label, (_, numbers) in parts.items()}
         figure = draw(section.key, {label: arrays for label, (arrays, _) in parts.items()},
                       pictures)
         files = [f'{section.key}.png', f'{section.key}.pdf']
@@ -98,8 +99,8 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
             f'{plain(label)}.{name}': np.asarray(value, dtype=np.float32)
             for label, (arrays, _) in parts.items() for name, value in arrays.items()})
         rows.append(dict(key=section.key, title=section.title, paper=section.paper,
-                         meaning=section.meaning, figures=files, arrays=f'{section.key}.npz',
-                         numbers={label: numbers for label, (_, numbers) in parts.items()}))
+                         meaning=section.meaning, found=section.find(numbers), figures=files,
+                         arrays=f'{section.key}.npz', numbers=numbers))
     settings = {label: dict(analysis.settings) for label, analysis in models.items()}
     (out / 'summary.json').write_text(json.dumps(
         dict(title=title, models=settings, rows=rows), indent=1) + '\n')
