@@ -64,7 +64,8 @@ else 'these models' }}. MPVG is AAAI 2025, LaPE is ICCV 2023.</p>
 <p class="soft">{{ row.paper }}</p>
 <p>{{ row.meaning }}</p>
 {% if row.found %}<p><b>Here:</b> {{ row.found }}</p>{% endif %}
-<div class="wide"><div class="figure" style="min-width: {{ row.least }}px; max-width: {{ row.size[0] }}px"><img
+<div class="wide"><div class="figure"
+ style="min-width: {{ row.least }}px; max-width: {{ row.size[0] }}px"><img
  alt="{{ row.title }} of {{ row.numbers|join(', ') }}" width="{{ row.size[0] }}"
  height="{{ row.size[1] }}" src="data:image/png;base64,{{ row.image }}"></div></div>
 {% for table in row.tables %}

@@ -95,6 +95,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
             # no date in a PDF: the same arrays give the same file
             figure.savefig(out / file, dpi=130,
                            metadata={'CreationDate': None} if file.endswith('pdf') else None)
+            figure.set_layout_engine('none')  # laid out once is enough
         np.savez_compressed(out / f'{section.key}.npz', **{
             f'{plain(label)}.{name}': np.asarray(value, dtype=np.float32)
             for label, (arrays, _) in parts.items() for name, value in arrays.items()})
