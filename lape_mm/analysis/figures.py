@@ -90,7 +90,7 @@ def draw_bias(models: Models) -> Figure:
 def draw_attention(models: Models) -> Figure:
     """Each panel has its own scale."""
     return draw_heads(models, 'attention', 'each panel from no attention (dark) to its largest '
-                      'share (bright)', cmap='viridis')
+                      'share (bright)', cmap='viridis', vmin=0)
 
 
 LAST = {'last_before': 'before\nlast LN', 'last_after': 'after\nlast LN',

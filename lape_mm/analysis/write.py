@@ -93,7 +93,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
         files = [f'{section.key}.png', f'{section.key}.pdf']
         for file in files:
             # no date in a PDF: the same arrays give the same file
-            figure.savefig(out / file, dpi=130,
+            figure.savefig(out / file, dpi=110,
                            metadata={'CreationDate': None} if file.endswith('pdf') else None)
             figure.set_layout_engine('none')  # laid out once is enough
         np.savez_compressed(out / f'{section.key}.npz', **{

@@ -83,7 +83,7 @@ def test_it_costs_nothing_between_its_iterations(monkeypatch):
 
 
 def test_the_default_interval_is_rare_enough():
-    """A log of DeiT-Ti costs about one step: below 1 % is at least a hundred iterations."""
+    """Were a log as dear as a whole step, it would still be below 1 % of a hundred."""
     assert HOOKS.build(dict(type='lape_mm.PositionHook')).interval >= 100
 
 
