@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The records beside this file as the tables of README.md (bars) and docs/speed.md (all ratios).
+"""The records beside this file as tables of README.md (bars), docs/speed.md and reliability.md.
 
     python benchmarks/tables.py             # prints them
     python benchmarks/tables.py --write     # puts them into these files, between their marks
@@ -58,9 +58,14 @@ def tables_of(record: Mapping) -> Iterator[tuple[str, str]]:
              for name, row in ratios.items()])
     if 'profile' in record:
         yield 'detection, 1024 px, inference, shares of the time', markdown(
-            ['operator', 'share', 'calls'],
-            [[f'`{row["operator"]}`', f'{row["share"]:.1%}', str(row['calls'])]
-             for row in record['profile']])
+            ['operator', 'share'],
+            [[f'`{row["operator"]}`', f'{row["share"]:.1%}'] for row in record['profile']])
+    if 'training_profile' in record:
+        rows = record['training_profile']
+        codes = [name for name in rows[0] if name != 'operator']
+        yield 'detection, 512 px, training step, ms in each operator itself', markdown(
+            ['operator', *codes],
+            [[f'`{row["operator"]}`', *(f'{row[code]:.1f}' for code in codes)] for row in rows])
     for title, models in record.items():
         if isinstance(models, dict) and 'exponent_512_to_1024' in models:
             sizes = list(next(iter(models['measured'].values())))
@@ -88,7 +93,18 @@ def tables() -> str:
     return '\n\n'.join(parts)
 
 
-PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables}
+def reliability() -> str:
+    """What was tried and what survived, with date and machine."""
+    record = json.loads((HERE / 'reliability.json').read_text())
+    rows = record['reliability']
+    table = markdown(list(rows[0]), [list(map(str, row.values())) for row in rows])
+    minutes = ', '.join(f'{part} {round(seconds / 60)} min'
+                        for part, seconds in record['seconds'].items())
+    return f'{table}\n\nMeasured on {record["date"]}, {machine("reliability", record)}; {minutes}.'
+
+
+PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables,
+         HERE.parent / 'docs/reliability.md': reliability}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 
     python benchmarks/vit_adapter.py                # inference, and a training step at 512 px
     python benchmarks/vit_adapter.py --mask-rcnn    # memory of a Mask R-CNN training step
-    python benchmarks/vit_adapter.py --profile      # where the time goes, 1024 px, detection
+    python benchmarks/vit_adapter.py --profile      # where the time goes, detection
 
 One image, against the yardstick: timm's DeiT-Ti on a batch of 16 at 224 px. A training step
 (forward, the mean of all maps, backward) is compared with the same code computing as the official
@@ -12,6 +12,7 @@ activations kept; and with ours under ``with_cp``.
 """
 import argparse
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -118,21 +119,47 @@ def mask_rcnn_step(joining: str, size: int) -> Callable:
     return step
 
 
-def profile(size: int, rows: int) -> list[dict]:
-    """The operators of an inference that take longest, with their shares of the time."""
-    work = build(size=size)
-    work()
+def operators(work: Callable) -> dict[str, float]:
+    """Operators of a piece of work, with the time in each itself, in ms."""
     with torch.profiler.profile() as seen:
         work()
-    events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
-    total = sum(event.self_cpu_time_total for event in events)
-    found = [dict(operator=event.key, share=event.self_cpu_time_total / total, calls=event.count)
-             for event in events[:rows]]
+    return {event.key: event.self_cpu_time_total / 1e3 for event in seen.key_averages()}
+
+
+def profile(size: int, rows: int, rounds: int = 5) -> list[dict]:
+    """Of inference: the operators that take longest, with their shares of the time."""
+    work = build(size=size)
+    work()
+    found = [operators(work) for _ in range(rounds)]
+    times = {name: statistics.median(one[name] for one in found) for name in found[0]}
+    total = sum(times.values())
+    made = [dict(operator=name, share=time / total)
+            for name, time in sorted(times.items(), key=lambda item: -item[1])[:rows]]
     measure.print_table(f'ViT-Adapter-Ti, detection, {size} px, inference: shares of the time',
-                        ['', 'share', 'calls'],
-                        [[row['operator'], f'{row["share"]:.1%}', str(row['calls'])]
-                         for row in found])
-    return found
+                        ['', 'share'], [[row['operator'], f'{row["share"]:.1%}'] for row in made])
+    return made
+
+
+def profile_training(size: int, rows: int, rounds: int = 5) -> list[dict]:
+    """Of a training step: the operators that take longest in `OURS` or `REFERENCE`, in ms."""
+    works = {code: build(size=size, training=True, code=code) for code in (OURS, REFERENCE)}
+    found: dict[str, list[dict[str, float]]] = {code: [] for code in works}
+    for number in range(rounds + 1):
+        for code, work in works.items():
+            if number:  # the first one warms up
+                found[code].append(operators(work))
+            else:
+                work()
+    names = dict.fromkeys(name for each in found.values() for one in each for name in one)
+    made = [dict(operator=name, **{code: statistics.median(one.get(name, 0.) for one in each)
+                                   for code, each in found.items()}) for name in names]
+    made.sort(key=lambda row: -max(row[code] for code in works))
+    total = dict(operator='all', **{code: sum(row[code] for row in made) for code in works})
+    made = [total, *made[:rows]]
+    measure.print_table(f'ViT-Adapter-Ti, detection, {size} px, training step: ms', ['', *works],
+                        [[row['operator'], *(f'{row[code]:.1f}' for code in works)]
+                         for row in made])
+    return made
 
 
 def inference(args: argparse.Namespace, variant: str) -> tuple[dict[str, tuple], list[dict]]:
@@ -194,7 +221,9 @@ def main() -> int:
     found: dict[str, tuple] = {}
     bars, extra = [], {}
     if args.profile:
+        measure.keep_memory()
         extra['profile'] = profile(max(args.sizes), args.profile)
+        extra['training_profile'] = profile_training(args.train_size, args.profile)
     elif args.mask_rcnn:
         size = max(args.sizes)
         found[f'Mask R-CNN, training step, {size} px, peak memory'] = measure.remember_all(

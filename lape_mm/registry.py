@@ -5,6 +5,7 @@ mmseg alike, without ``custom_imports`` in a config.
 """
 from mmengine.registry import HOOKS as ROOT_HOOKS
 from mmengine.registry import LOOPS as ROOT_LOOPS
+from mmengine.registry import MODEL_WRAPPERS as ROOT_MODEL_WRAPPERS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.registry import OPTIM_WRAPPERS as ROOT_OPTIM_WRAPPERS
@@ -13,6 +14,8 @@ from mmengine.registry import Registry
 
 HOOKS = Registry('hook', parent=ROOT_HOOKS, scope='lape_mm', locations=['lape_mm.engine'])
 LOOPS = Registry('loop', parent=ROOT_LOOPS, scope='lape_mm', locations=['lape_mm.engine'])
+MODEL_WRAPPERS = Registry(
+    'model wrapper', parent=ROOT_MODEL_WRAPPERS, scope='lape_mm', locations=['lape_mm.engine'])
 MODELS = Registry(
     'model', parent=ROOT_MODELS, scope='lape_mm',
     locations=['lape_mm.backbones', 'lape_mm.classifiers'])

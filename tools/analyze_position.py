@@ -26,6 +26,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
                         help='side, or height and width, that images are resized to (default: the '
                         'size that the position embedding is made for)')
     arguments.add_model(parser)
+    arguments.add_trust(parser)
     args = parser.parse_args(argv)
     if len(args.img_size or ()) > 2:
         parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')

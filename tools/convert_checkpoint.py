@@ -15,15 +15,18 @@ from lape_mm.runs.errors import RunError, exit_status
 def main(argv: list[str] | None = None) -> int:
     from lape_mm.checkpoints import CheckpointError
     from lape_mm.checkpoints.convert import TARGETS, convert
+    from lape_mm.runs import arguments
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('source', metavar='IN', help='checkpoint of any layout known here, '
                         '.safetensors included')
     parser.add_argument('out', metavar='OUT', help='file to write; .safetensors by its name')
     parser.add_argument('--to', required=True, choices=list(TARGETS), help='whose names to use')
     parser.add_argument('--force', action='store_true', help='overwrite OUT')
+    arguments.add_trust(parser)
     args = parser.parse_args(argv)
 
     def run() -> None:
+        arguments.apply_trust(args)
         try:
             print(convert(args.source, args.out, args.to, force=args.force))
         except CheckpointError as error:

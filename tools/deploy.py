@@ -20,6 +20,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
                         help='side, or height and width, of the images as they enter the backbone')
     parser.add_argument('--force', action='store_true', help='overwrite what OUT holds')
     arguments.add_model(parser)
+    arguments.add_trust(parser)
     args = parser.parse_args(argv)
     if len(args.img_size) > 2:
         parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')

@@ -21,6 +21,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
                         help='images for the comparison (default: those that the config tests on)')
     parser.add_argument('--opset', type=int, default=18, help='of the file, 18 (default) to 23')
     arguments.add_model(parser)
+    arguments.add_trust(parser)
     args = parser.parse_args(argv)
     if len(args.img_size) > 2:
         parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lape_mm.registry import MODELS
 
+from .checks import check_count
 from .encoder import init_linear, resolve_arch
 from .layers import Attention, Block
 from .vit import VisionTransformer
@@ -38,6 +39,7 @@ class ImageToTokens(nn.Module):
 
     def __init__(self, *, in_channels: int, stem_channels: int, embed_dim: int):
         super().__init__()
+        check_count('in_channels', in_channels)
         self.backbone = nn.Sequential()
         self.backbone.add_module('conv', nn.Conv2d(in_channels, stem_channels, 7, stride=2,
                                                    padding=3, bias=False))
@@ -167,7 +169,7 @@ class CeiT(VisionTransformer):
             sizes=sizes, img_size=img_size, stride=STRIDE, block=LeFFBlock,
             stem=ImageToTokens(in_channels=in_channels, stem_channels=sizes['stem_channels'],
                                embed_dim=sizes['embed_dim']),
-            joining=joining, class_token=class_token, position=position,
+            in_channels=in_channels, joining=joining, class_token=class_token, position=position,
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.pos_layer_embed = nn.Parameter(torch.zeros(1, self.depth, self.embed_dim))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lape_mm.position.embedding import KINDS
 from lape_mm.registry import MODELS
 
+from .checks import check_count, check_rate
 from .encoder import init_linear, resolve_arch
 from .layers import Attention
 from .vit import VisionTransformer
@@ -41,6 +42,7 @@ class Tokenizer(nn.Module):
 
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
         super().__init__()
+        check_count('in_channels', in_channels)
         if conv_layers < 0:
             raise ValueError(f'arch: conv_layers={conv_layers}, expected 0 (patches) or more')
         if kernel_size < 1 or conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
@@ -147,8 +149,7 @@ class CompactTransformer(VisionTransformer):
         if position not in KINDS:
             raise ValueError(f'position={position!r}: expected one of '
                              f'{", ".join(map(repr, KINDS))}')
-        if not 0 <= attn_drop_rate < 1:
-            raise ValueError(f'attn_drop_rate={attn_drop_rate}: expected 0 <= rate < 1')
+        check_rate('attn_drop_rate', attn_drop_rate)
         sequence = sizes['pool'] == 'sequence'
         if sequence and class_token:
             raise ValueError("class_token=True: pool='sequence' has no class token, expected "
@@ -156,9 +157,9 @@ class CompactTransformer(VisionTransformer):
         stem = Tokenizer(in_channels=in_channels, embed_dim=sizes['embed_dim'],
                          kernel_size=sizes['kernel_size'], conv_layers=sizes['conv_layers'])
         super().__init__(
-            sizes=sizes, img_size=img_size, stem=stem, stride=stem.stride, joining=joining,
-            class_token=False if sequence else class_token, position=position, position_std=.2,
-            block=CompactBlock,
+            sizes=sizes, img_size=img_size, stem=stem, stride=stem.stride,
+            in_channels=in_channels, joining=joining, position=position, position_std=.2,
+            class_token=False if sequence else class_token, block=CompactBlock,
             layers=[dict(attention=dict(drop=attn_drop_rate))] * sizes['depth'],
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)

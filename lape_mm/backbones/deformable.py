@@ -44,7 +44,7 @@ class DeformableAttention(nn.Module):
     def __init__(self, *, dim: int, num_heads: int, levels: int, points: int, ratio: float = 1.):
         super().__init__()
         inner = int(dim * ratio)
-        if inner % num_heads:
+        if inner < num_heads or inner % num_heads:
             raise ValueError(f'deform_num_heads={num_heads} does not divide the {inner} channels '
                              f'of the values (embed_dim={dim}, deform_ratio={ratio})')
         self.num_heads, self.levels, self.points = num_heads, levels, points

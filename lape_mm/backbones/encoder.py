@@ -12,6 +12,8 @@ from lape_mm.position import Delivery, build_joining, position_table, resize_tab
 from lape_mm.position.embedding import RESIZE_MODES
 from lape_mm.registry import WEIGHT_INITIALIZERS
 
+from .checks import check_images, check_like, check_positive, check_rate, is_count
+
 
 def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
                  needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
@@ -24,17 +26,24 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
         needed: sizes that a dict must have.
 
     Raises:
-        ValueError: names the unknown name or key, the missing key, or heads that do not divide C.
+        ValueError: names the unknown name or key, the missing key, what is no size, or heads that
+            do not divide C.
     """
     if not isinstance(arch, Mapping):
-        if arch not in known:
+        if not isinstance(arch, str) or arch not in known:
             raise ValueError(f'arch={arch!r}: expected one of {sorted(known)} or a dict')
         return {**details, **known[arch]}
     unknown = sorted(set(arch) - set(needed) - set(details))
     missing = [key for key in needed if key not in arch]
     if unknown or missing:
-        what = f'does not know {unknown[0]!r}' if unknown else f'lacks {missing[0]!r}'
-        raise ValueError(f'arch {what}: a dict of {list(needed)} and, if need be, {list(details)}')
+        what = (f'arch.{unknown[0]}={arch[unknown[0]]!r} is unknown' if unknown else
+                f'arch lacks {missing[0]!r}')
+        raise ValueError(f'{what}: expected a dict of {list(needed)} and, if need be, '
+                         f'{list(details)}')
+    stagewise = {'depths', 'num_heads'} if 'depths' in needed else set()
+    for key, value in arch.items():
+        for size in value if key in stagewise and isinstance(value, (list, tuple)) else [value]:
+            check_like(f'arch.{key}', size, details.get(key, 1))
     heads = arch['num_heads'] if isinstance(arch['num_heads'], Sequence) else [arch['num_heads']]
     for stage, count in enumerate(heads):
         if (dim := arch['embed_dim'] * 2 ** stage) % count:
@@ -52,9 +61,12 @@ def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) 
     """
     if out_indices is None:
         return ()
-    chosen = tuple(index + count if index < 0 else index for index in out_indices)
-    if count - 1 not in chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 0:
-        raise ValueError(f'out_indices={tuple(out_indices)}: expected rising {what} of '
+    given = out_indices if isinstance(out_indices, Sequence) else ()
+    chosen = tuple(index + count if index < 0 else index
+                   for index in given if is_count(index, -count))
+    if len(chosen) < len(given) or chosen[-1:] != (count - 1,) \
+            or list(chosen) != sorted(set(chosen)):
+        raise ValueError(f'out_indices={out_indices!r}: expected rising {what} of '
                          f'0..{count - 1} that end with the last one')
     return chosen
 
@@ -69,6 +81,8 @@ class Encoder(nn.Module):
     `init_weights`; to import that class costs more than all of this package does.
 
     Args:
+        in_channels: of the images.
+        patch: side, in pixels, of what becomes a token; no image may be smaller.
         grid: (h, w) in tokens that the PE tables cover.
         dims: channels of each layer, L entries.
         joining, class_token: see `lape_mm.position.build_joining`.
@@ -85,9 +99,10 @@ class Encoder(nn.Module):
             `lape_mm.checkpoints.load_backbone`.
     """
 
-    def __init__(self, *, grid: Sequence[int], dims: Sequence[int], joining: str | Mapping,
-                 class_token: bool | None = False, position: str | None = 'learnable',
-                 more_tokens: int = 0, position_std: float = .02, interpolation: str = 'bicubic',
+    def __init__(self, *, in_channels: int, patch: int, grid: Sequence[int], dims: Sequence[int],
+                 joining: str | Mapping, class_token: bool | None = False,
+                 position: str | None = 'learnable', more_tokens: int = 0,
+                 position_std: float = .02, interpolation: str = 'bicubic',
                  norm_eps: float = 1e-6, last_norm: bool | None = True,
                  drop_path_rate: float = 0., with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
@@ -95,8 +110,9 @@ class Encoder(nn.Module):
         self.init_cfg = deepcopy(init_cfg)
         if interpolation not in RESIZE_MODES:
             raise ValueError(f'interpolation={interpolation!r}: expected one of {RESIZE_MODES}')
-        if not 0 <= drop_path_rate < 1:
-            raise ValueError(f'drop_path_rate={drop_path_rate}: expected 0 <= rate < 1')
+        check_rate('drop_path_rate', drop_path_rate)
+        check_positive('norm_eps', norm_eps)
+        self.in_channels, self.patch = in_channels, patch
         self.depth, self.embed_dim, self.grid = len(dims), dims[0], tuple(grid)
         self.joining, self.has_class_token = build_joining(joining, depth=self.depth,
                                                            class_token=class_token)
@@ -142,6 +158,10 @@ class Encoder(nn.Module):
     def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
         """The grid (h, w) of the first layer's tokens for an image of (h, w) pixels."""
         raise NotImplementedError
+
+    def check_images(self, images: Tensor) -> None:
+        """Raises ValueError for what `forward` would not, or not rightly, encode."""
+        check_images(images, channels=self.in_channels, patch=self.patch)
 
     def delivery(self, grid: tuple[int, int]) -> Delivery:
         """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.

@@ -98,14 +98,15 @@ class Attention(nn.Module):
         return mix.transpose(1, 2).flatten(2)
 
     def _attend_windows(self, qkv: Tensor, grid: tuple[int, int]) -> Tensor:
-        batch, side, (height, width) = qkv.shape[0], self.window_size, grid
+        batch, channels, side, (height, width) = qkv.shape[0], qkv.shape[2], self.window_size, grid
         bottom, right = -height % side, -width % side
         qkv = F.pad(qkv.unflatten(1, grid), (0, 0, 0, right, 0, bottom))
         rows, columns = (height + bottom) // side, (width + right) // side
-        qkv = qkv.reshape(batch, rows, side, columns, side, -1).transpose(2, 3)
-        mix = self._attend(qkv.reshape(batch * rows * columns, side * side, -1))
-        mix = mix.reshape(batch, rows, columns, side, side, -1).transpose(2, 3)
-        mix = mix.reshape(batch, height + bottom, width + right, -1)
+        # channels are named throughout: in an empty batch -1 could be anything
+        qkv = qkv.reshape(batch, rows, side, columns, side, channels).transpose(2, 3)
+        mix = self._attend(qkv.reshape(batch * rows * columns, side * side, channels))
+        mix = mix.reshape(batch, rows, columns, side, side, channels // 3).transpose(2, 3)
+        mix = mix.reshape(batch, height + bottom, width + right, channels // 3)
         return mix[:, :height, :width].flatten(1, 2)
 
 

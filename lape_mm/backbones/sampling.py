@@ -46,18 +46,18 @@ def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tenso
     Returns:
         (B, Q, heads * D).
     """
-    batch, _, heads, _ = value.shape
+    batch, _, heads, width = value.shape
     queries, points = locations.shape[1], locations.shape[4]
     grids = (2 * locations - 1).transpose(1, 2).flatten(0, 1)  # (B * heads, Q, levels, points, 2)
     sampled = []
     levels = value.split([height * width for height, width in shapes], dim=1)
-    for level, ((height, width), cells) in enumerate(zip(shapes, levels)):
-        cells = cells.permute(0, 2, 3, 1).reshape(batch * heads, -1, height, width)
+    for level, (shape, cells) in enumerate(zip(shapes, levels)):
+        cells = cells.permute(0, 2, 3, 1).reshape(batch * heads, width, *shape)
         sampled.append(F.grid_sample(cells, grids[:, :, level], mode='bilinear',
                                      padding_mode='zeros', align_corners=False))
     weights = weights.transpose(1, 2).reshape(batch * heads, 1, queries, len(shapes) * points)
     mixed = (torch.cat(sampled, dim=-1) * weights).sum(-1)  # (B * heads, D, Q)
-    return mixed.reshape(batch, -1, queries).transpose(1, 2)
+    return mixed.reshape(batch, heads * width, queries).transpose(1, 2)
 
 
 def by_bag(entries: Tensor) -> Tensor:
@@ -118,16 +118,16 @@ class SampleRows(torch.autograd.Function):
         rows, shares, _ = neighbours(shapes, locations, value.shape[1])
         parts = (shares[:, 1] * by_bag(weights))[:, None] * shares[:, 0]
         rows, parts = (entries.flatten(0, 3).t().contiguous() for entries in (rows, parts))
-        mixed = F.embedding_bag(rows, value.reshape(-1, value.shape[3]), mode='sum',
-                                per_sample_weights=parts)
-        return mixed.reshape(*locations.shape[:2], -1)
+        mixed = F.embedding_bag(rows, value.flatten(0, 2), mode='sum', per_sample_weights=parts)
+        return mixed.reshape(*locations.shape[:2], value.shape[2] * value.shape[3])
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         value, locations, weights = ctx.saved_tensors
         rows, shares, inside = neighbours(ctx.shapes, locations, value.shape[1])
-        table, grad = value.reshape(-1, value.shape[3]), grad.reshape(-1, value.shape[3])
+        table = value.flatten(0, 2)
+        grad = grad.reshape(weights.shape[:3].numel(), value.shape[3])
         weight, (x, y) = by_bag(weights), shares.unbind(1)
         value_grad = locations_grad = weights_grad = None
         if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
@@ -192,7 +192,9 @@ def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) ->
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
         return sample_rows(value, shapes, locations, weights)
-    op = _mmcv_op() if value.is_cuda and value.dtype == torch.float32 else None
+    # nor does it know an empty batch
+    usable = value.is_cuda and value.dtype == torch.float32 and len(value)
+    op = _mmcv_op() if usable else None
     if op is None:
         return sample_grid(value, shapes, locations, weights)
     sizes = torch.as_tensor(shapes, device=value.device)

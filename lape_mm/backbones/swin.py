@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 
-from timm.layers import PatchEmbed, to_2tuple
+from timm.layers import PatchEmbed
 from timm.models.swin_transformer import PatchMerging
 from torch import Tensor, nn
 
 from lape_mm.position import KINDS, PRESETS, Delivery, Joining
 from lape_mm.registry import MODELS
 
+from .checks import check_count, image_sides
 from .encoder import Encoder, check_out_indices, init_linear, resolve_arch
 from .swin_layers import SwinBlock, SwinStage
 
@@ -74,9 +75,12 @@ class Swin(Encoder):
                  init_cfg: dict | None = None):
         sizes = check_stages(resolve_arch(arch, ARCHS, DETAILS, needed=NEEDED))
         depths = tuple(sizes['depths'])
+        check_count('patch_size', patch_size)
+        check_count('in_channels', in_channels)
         dims = [sizes['embed_dim'] * 2 ** stage for stage in range(len(depths))]
         super().__init__(
-            grid=tuple(-(-side // patch_size) for side in to_2tuple(img_size)),
+            in_channels=in_channels, patch=patch_size,
+            grid=tuple(-(-side // patch_size) for side in image_sides(img_size, patch_size)),
             dims=[dim for dim, depth in zip(dims, depths) for _ in range(depth)],
             joining=JOININGS.get(joining, joining) if isinstance(joining, str) else joining,
             position=position, drop_path_rate=drop_path_rate, interpolation=interpolation,
@@ -162,6 +166,7 @@ class Swin(Encoder):
         With ``out_indices``: to a map (B, C 2^s, ceil(H / t), ceil(W / t)), t = patch 2^s, for
         each stage s of them.
         """
+        self.check_images(img)
         x = self.patch_embed(img)
         plan = self.delivery(tuple(x.shape[1:3]))
         maps = []
@@ -197,15 +202,13 @@ class Swin(Encoder):
 
 
 def check_stages(sizes: dict) -> dict:
-    """The sizes, if there is a depth and a number of heads for each stage, and a window."""
+    """The sizes, if there is a depth and a number of heads for each stage."""
     depths, heads = sizes['depths'], sizes['num_heads']
     for name, value in (('depths', depths), ('num_heads', heads)):
-        if not isinstance(value, Sequence) or not value or min(value) < 1:
+        if not isinstance(value, Sequence) or not value:
             raise ValueError(f'arch: {name}={value!r}: expected a number of at least 1 for each '
                              'stage')
     if len(depths) != len(heads):
         raise ValueError(f'arch: depths={tuple(depths)} and num_heads={tuple(heads)}: expected as '
                          'many of one as of the other')
-    if sizes['window_size'] < 1:
-        raise ValueError(f'arch: window_size={sizes["window_size"]}: expected at least 1 token')
     return sizes

@@ -78,6 +78,9 @@ class SwinBlock(nn.Module):
 
     def attend(self, y: Tensor) -> Tensor:
         """Attention within (shifted) windows, (B, H, W, C) to (B, H, W, C)."""
+        if y.shape[0] == 0:
+            # timm's attention cannot reshape this; all parameters keep a gradient, of zeros
+            return y + self.attend(y.new_zeros(1, *y.shape[1:]))[:0]
         (height, width), window = y.shape[1:3], self.attn.window_size
         shift = tuple(side // 2 if self.shifted and extent > side else 0
                       for extent, side in zip((height, width), window))

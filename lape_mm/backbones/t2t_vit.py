@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lape_mm.registry import MODELS
 
+from .checks import check_count
 from .encoder import init_linear, resolve_arch
 from .vit import VisionTransformer
 
@@ -55,7 +56,7 @@ class TokenPerformer(nn.Module):
         """(B, N, dim) to (B, N, D)."""
         k, q, v = self.kqv(self.norm1(x)).chunk(3, dim=-1)  # in this order
         # exponentials and sums over thousands of tokens: half precision would not do
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
             wide = torch.promote_types(v.dtype, torch.float32)
             k, q = self.features(k.to(wide)), self.features(q.to(wide))
             total = q @ k.sum(dim=1)[:, :, None]
@@ -123,6 +124,7 @@ class TokensToToken(nn.Module):
     def __init__(self, *, tokens: str, in_channels: int, token_dim: int, embed_dim: int,
                  norm_eps: float):
         super().__init__()
+        check_count('in_channels', in_channels)
         if tokens not in TOKENS:
             raise ValueError(f'tokens={tokens!r}: expected one of '
                              f'{", ".join(map(repr, TOKENS))}')
@@ -188,7 +190,7 @@ class T2TViT(VisionTransformer):
             stem=TokensToToken(tokens=tokens, in_channels=in_channels,
                                token_dim=sizes['token_dim'], embed_dim=sizes['embed_dim'],
                                norm_eps=norm_eps),
-            joining=joining, class_token=class_token, position=position,
+            in_channels=in_channels, joining=joining, class_token=class_token, position=position,
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.freeze()

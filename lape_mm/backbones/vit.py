@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from timm.layers import PatchEmbed, to_2tuple
+from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
 from lape_mm.position import RELATIVE, Delivery
 from lape_mm.position.relative import relative_index, relative_norm, relative_plan, relative_table
 from lape_mm.registry import MODELS
 
+from .checks import check_count, image_sides
 from .encoder import Encoder, check_out_indices, init_linear, resolve_arch
 from .layers import Block
 
@@ -26,6 +27,8 @@ DETAILS = dict(mlp_ratio=4., qkv_bias=True)
 
 def patch_embed(*, patch_size: int, in_channels: int, embed_dim: int) -> PatchEmbed:
     """timm's patch embedding, for images of any size: padded to whole patches."""
+    check_count('patch_size', patch_size)
+    check_count('in_channels', in_channels)
     return PatchEmbed(img_size=None, patch_size=patch_size, in_chans=in_channels,
                       embed_dim=embed_dim, flatten=False, strict_img_size=False,
                       dynamic_img_pad=True)
@@ -39,7 +42,7 @@ class VisionTransformer(Encoder):
         img_size: side or (h, w), in pixels, whose grid the PE table covers. Other sizes are taken
             as well: the stem pads them, and PE is resized to their grid.
         stem: (B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride)).
-        stride: of the stem, in pixels.
+        stride: of the stem, in pixels; no image may be smaller.
         position: a kind of table, or 'relative', see `lape_mm.position.relative`.
         distilled: adds a distillation token after the class token.
         block: class of the layers, which takes what `Block` takes.
@@ -52,13 +55,14 @@ class VisionTransformer(Encoder):
                  distilled: bool = False, block: type[nn.Module] = Block,
                  layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
         dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
-        grid = tuple(-(-side // stride) for side in to_2tuple(img_size))
+        grid = tuple(-(-side // stride) for side in image_sides(img_size, stride))
         if relative:
             relative_norm(joining, grid)  # refuses what it does not know
         super().__init__(
-            grid=grid, dims=[dim] * depth, joining='default' if relative else joining,
-            class_token=class_token, position=None if relative else position,
-            more_tokens=int(distilled), norm_eps=norm_eps, **kwargs)
+            patch=stride, grid=grid, dims=[dim] * depth,
+            joining='default' if relative else joining, class_token=class_token,
+            position=None if relative else position, more_tokens=int(distilled),
+            norm_eps=norm_eps, **kwargs)
         self.patch_embed, self.stride = stem, stride
         self.cls_token = self.new_token() if self.has_class_token else None
         self.dist_token = self.new_token() if distilled else None
@@ -119,6 +123,7 @@ class VisionTransformer(Encoder):
             tokens (B, T, C), with what the plan adds to the input; the grid of the patches among
             them; the plan.
         """
+        self.check_images(img)
         patches = self.patch_embed(img)
         # in the layout of tokens from here on: what adds to another layout keeps it, layer by layer
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
@@ -217,9 +222,9 @@ class DeiT(VisionTransformer):
             sizes=sizes, img_size=img_size, stride=patch_size,
             stem=patch_embed(patch_size=patch_size, in_channels=in_channels,
                              embed_dim=sizes['embed_dim']),
-            joining=joining, class_token=class_token, position=position, distilled=distilled,
-            drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
-            with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
+            in_channels=in_channels, joining=joining, class_token=class_token, position=position,
+            distilled=distilled, drop_path_rate=drop_path_rate, interpolation=interpolation,
+            norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.freeze()
         self.out_indices = check_out_indices(out_indices, self.depth, 'layers')
 

@@ -19,6 +19,7 @@ from .adapter_layers import (
     to_maps,
     to_pyramid,
 )
+from .checks import is_count
 from .deformable import reference_points
 from .encoder import resolve_arch
 from .layers import add
@@ -91,14 +92,16 @@ class ViTAdapter(VisionTransformer):
             ends = {last for _, last in spans}
             windows = [14 if variant == 'detection' and layer not in ends else None
                        for layer in range(depth)]
-        elif len(windows) != depth:
-            raise ValueError(f'windows={tuple(windows)}: expected {depth} entries, one a layer')
+        elif not isinstance(windows, Sequence) or len(windows) != depth or not all(
+                window is None or is_count(window) for window in windows):
+            raise ValueError(f'windows={windows!r}: expected {depth} entries, one a layer: a side '
+                             'in tokens, or None')
         if position == RELATIVE:
             raise ValueError(f'position={position!r}: expected one of {KINDS}')
         super().__init__(
             sizes=sizes, img_size=img_size, stride=PATCH,
-            stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), joining=joining,
-            class_token=class_token, position=position, block=RecomputingBlock,
+            stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), in_channels=3,
+            joining=joining, class_token=class_token, position=position, block=RecomputingBlock,
             layers=[dict(layer_scale=layer_scale, attention=dict(window_size=window))
                     for window in windows],
             last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,
@@ -126,6 +129,7 @@ class ViTAdapter(VisionTransformer):
         The image is padded to multiples of 32 (zeros, bottom and right), PE resized to the padded
         grid, and the maps are cropped back.
         """
+        self.check_images(img)
         height, width = img.shape[-2:]
         img = F.pad(img, (0, -width % 32, 0, -height % 32))
         c1, *pyramid = self.spm(img)
@@ -182,9 +186,13 @@ def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \
                              'interaction_indexes')
         step = depth // 4
         return [(first, first + step - 1) for first in range(0, depth, step)]
-    spans = [tuple(span) for span in indexes]
-    covered = [layer for first, last in spans for layer in range(first, last + 1)]
-    if covered != list(range(depth)):
-        raise ValueError(f'interaction_indexes={spans}: expected ranges (first, last) that cover '
-                         f'layers 0..{depth - 1} in order')
-    return spans
+    if isinstance(indexes, Sequence) and all(
+            isinstance(span, Sequence) and len(span) == 2 and all(is_count(end, 0) for end in span)
+            for span in indexes):
+        spans = [tuple(span) for span in indexes]
+        # ends are compared, not listed: a range could be a typing error long
+        starts, ends = [first for first, _ in spans], [last + 1 for _, last in spans]
+        if starts + [depth] == [0] + ends and all(a < b for a, b in zip(starts, ends)):
+            return spans
+    raise ValueError(f'interaction_indexes={indexes!r}: expected ranges (first, last) that cover '
+                     f'layers 0..{depth - 1} in order')

@@ -1,7 +1,8 @@
 """Checkpoints of one's own and of others: safe reading, key layouts, transfer with a report."""
-from .files import CheckpointError, install_safe_loader, read_checkpoint
+from .files import CheckpointError, read_checkpoint, trust_checkpoints
 from .layouts import backbone_state, segmenter_state
+from .loader import install_safe_loader
 from .transfer import TransferReport, load_backbone
 
 __all__ = ['CheckpointError', 'TransferReport', 'backbone_state', 'install_safe_loader',
-           'load_backbone', 'read_checkpoint', 'segmenter_state']
+           'load_backbone', 'read_checkpoint', 'segmenter_state', 'trust_checkpoints']

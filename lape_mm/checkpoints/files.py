@@ -2,27 +2,58 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import pickle
-import re
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from mmengine.logging import HistoryBuffer, print_log
+
+from .archive import check_archive
+from .short_list import STATISTICS, Refusal
+
+# entries of mmengine's checkpoints that are dicts: of weights, and of other things
+STATES, OTHERS = ('state_dict', 'ema_state_dict'), ('meta', 'message_hub', 'optimizer')
+REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+        torch.int16, torch.int8, torch.uint8, torch.bool}
+_trusted = False
 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message is one line and names the file."""
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
+
+
+def one_line(text: str, most: int = 2000) -> str:
+    """The text without what would break a line or steer a terminal; names in a file may."""
+    shown = text[:most] + ('..' if len(text) > most else '')
+    return ''.join(letter if letter.isprintable() else '?' for letter in shown)
+
+
+def trust_checkpoints(trusted: bool) -> None:
+    """Whether checkpoints are from now on unpickled as they are, with the code they may hold.
+
+    For this process, since mmengine reads checkpoints in places that take no arguments. What
+    --trust-checkpoint stands for; each file that is read so is named in the log.
+    """
+    global _trusted
+    _trusted = trusted
 
 
 def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
     """The content of a checkpoint: a dict of tensors, or one with other entries around it.
 
     Only tensors, plain Python values and what mmengine writes into its own checkpoints are
-    unpickled (``weights_only`` with a narrow allow-list).
+    unpickled (``weights_only`` with a narrow allow-list), after `check_archive` has found that the
+    file holds no more than it is large. Weights, that is tensors of the content itself and of its
+    entries, have to be real numbers and finite; an optimizer's state is not looked into, so that a
+    run whose moments have overflowed shows it only in its loss.
 
     Args:
         path: a file of torch.save or a .safetensors file, or the http(s) address of one, which is
@@ -30,7 +61,8 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
         map_location: as in torch.load.
 
     Raises:
-        CheckpointError: for a file that is missing, damaged, no checkpoint, or that holds code.
+        CheckpointError: for a file that is missing, damaged, no checkpoint, or that holds code
+            (unless `trust_checkpoints` says otherwise) or weights that are none.
     """
     path = os.path.expanduser(os.fspath(path))
     if path.startswith(('http://', 'https://')):
@@ -39,67 +71,79 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
         known = '' if '://' not in path else ' (of addresses, http:// and https:// are known)'
         raise CheckpointError(f'{path}: no such file{known}')
     try:
-        if path.endswith('.safetensors'):
-            from safetensors.torch import load_file  # comes with timm
-            content = load_file(path, device=str(map_location or 'cpu'))
-        else:
-            with torch.serialization.safe_globals(_allowed_globals()):
-                content = torch.load(path, map_location=map_location, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f'{path}: {_explain(error)}') from None
-    except (EOFError, OSError, RuntimeError, zipfile.BadZipFile, KeyError, TypeError, ValueError,
-            IndexError, AttributeError, UnicodeDecodeError, MemoryError) as error:
+        content = _load(path, map_location)
+        if not isinstance(content, Mapping):
+            raise Refusal(f'holds a {type(content).__name__}, expected a dict of weights')
+        _check_content(content)
+    except Refusal as error:
+        raise CheckpointError(f'{path}: {error}') from None
+    except Exception as error:  # any part of a file may be anything
         raise CheckpointError(f'{path}: damaged, truncated or no checkpoint '
                               f'({_first_line(error)})') from None
-    except Exception as error:  # SafetensorError derives from Exception alone
-        raise CheckpointError(f'{path}: unreadable ({_first_line(error)})') from None
-    if not isinstance(content, Mapping):
-        raise CheckpointError(f'{path}: holds a {type(content).__name__}, expected a dict of '
-                              'weights')
     return content
 
 
-def install_safe_loader() -> None:
-    """Makes mmengine read every local and http(s) checkpoint of this process by `read_checkpoint`.
+def _load(path: str, map_location):
+    if path.endswith('.safetensors'):
+        from safetensors.torch import load_file  # comes with timm
+        return load_file(path, device=str(map_location or 'cpu'))
+    if _trusted:
+        print_log(f'--trust-checkpoint: {path} is loaded without a check, and what code it holds '
+                  'is run', logger='current', level=logging.WARNING)
+        return torch.load(path, map_location=map_location, weights_only=False)
+    check_archive(path)
+    with torch.serialization.safe_globals(_allowed_globals()):
+        return torch.load(path, map_location=map_location, weights_only=True)
 
-    ``meta['config']`` is left out: mmengine's resume would evaluate it as a Python config.
-    """
-    from mmengine.runner import CheckpointLoader
 
-    def load(filename, map_location=None, *args, **kwargs):
-        content = read_checkpoint(filename, map_location)
-        if isinstance(content.get('meta'), Mapping):
-            content['meta'] = {key: value for key, value in content['meta'].items()
-                               if key != 'config'}
-        return content
+def _check_content(content: Mapping) -> None:
+    """Refuses entries that mmengine would stumble over, and tensors that are no weights."""
+    for name in (*STATES, *OTHERS):
+        if name in content and not isinstance(content[name], Mapping) \
+                and (name in STATES or content[name] is not None):
+            raise Refusal(f'{name!r} in it is a {type(content[name]).__name__}, expected a dict')
+    for name, value in content.items():
+        if isinstance(value, torch.Tensor):
+            _check_weight(f'{name!r:.200}', name, value)
+        elif isinstance(value, Mapping):
+            for key, entry in value.items():
+                shown = f'{name!r:.200}: {key!r:.200}'
+                if isinstance(entry, torch.Tensor):
+                    _check_weight(shown, key, entry)
+                elif name in STATES:
+                    raise Refusal(f'{shown} is a {type(entry).__name__}, expected a tensor')
 
-    for scheme in ('', ('http://', 'https://')):
-        CheckpointLoader.register_scheme(scheme, loader=load, force=True)
+
+def _check_weight(shown: str, name, value: torch.Tensor) -> None:
+    if not isinstance(name, str) or not name.isprintable():
+        raise Refusal(f'a tensor is named {shown}, expected a plain name')
+    if value.dtype not in REAL or value.layout is not torch.strided:
+        raise Refusal(f'{shown} is a tensor of {value.dtype}, {value.layout}, expected real '
+                      'numbers, torch.strided')
+    if value.is_floating_point() and not torch.isfinite(value).all():
+        raise Refusal(f'{shown} holds values that are not finite (nan or inf)')
 
 
 def _allowed_globals() -> list:
     """What mmengine's message hub and metrics put into a checkpoint beside tensors."""
-    allowed = [np.ndarray, np.dtype, *(type(np.dtype(name)) for name in (
-        'float64', 'float32', 'int64', 'int32', 'uint8', 'bool'))]
     try:
         from numpy._core.multiarray import _reconstruct, scalar
     except ImportError:  # numpy < 2
         from numpy.core.multiarray import _reconstruct, scalar
-    # files of either numpy generation name these two by their own module
-    for module in ('numpy._core.multiarray', 'numpy.core.multiarray'):
-        allowed += [(_reconstruct, f'{module}._reconstruct'), (scalar, f'{module}.scalar')]
-    try:
-        from mmengine.logging import HistoryBuffer
-    except ImportError:
-        return allowed
 
     def statistic(owner, name):
         # a pickled buffer names its own statistics through getattr; this one knows no others
-        if owner is not HistoryBuffer or name not in ('min', 'max', 'mean', 'current'):
+        if owner is not HistoryBuffer or name not in STATISTICS:
             raise pickle.UnpicklingError(f'Unsupported class getattr:{name}')
         return getattr(HistoryBuffer, name)
 
-    return [*allowed, HistoryBuffer, (statistic, 'builtins.getattr')]
+    allowed = [HistoryBuffer, (statistic, 'builtins.getattr'), (lambda: b'', 'builtins.bytes'),
+               np.ndarray, np.dtype, *(type(np.dtype(kind + size)) for kind, size in (
+                   'b1', 'u1', 'u2', 'u4', 'u8', 'i1', 'i2', 'i4', 'i8', 'f2', 'f4', 'f8'))]
+    # files of either numpy generation name these two by their own module
+    for module in ('numpy._core.multiarray', 'numpy.core.multiarray'):
+        allowed += [(_reconstruct, f'{module}._reconstruct'), (scalar, f'{module}.scalar')]
+    return allowed
 
 
 def _download(address: str) -> str:
@@ -118,12 +162,6 @@ def _download(address: str) -> str:
                                       f'({_first_line(error)})') from None
             os.replace(part, target)
     return str(target)
-
-
-def _explain(error: pickle.UnpicklingError) -> str:
-    if found := re.search(r'(?:GLOBAL|Unsupported class) (\S+)', str(error)):
-        return f'refused, since loading it would run or build {found[1]}'
-    return f'damaged, or holds more than weights ({_first_line(error)})'
 
 
 def _first_line(error: Exception) -> str:

@@ -98,13 +98,18 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     """The weights inside a checkpoint, without what trainers and DataParallel put around them.
 
     Raises:
-        CheckpointError: where there are none.
+        CheckpointError: where there are none, or something else among them.
     """
-    content = checkpoint
+    content, inside = checkpoint, None
     while key := wrapper(content):
         if others := [name for name in WRAPPERS if name != key and name in content]:
             print_log(f'weights taken from {key!r}, not from {others}', logger='current')
-        content = content[key]
+        content, inside = content[key], key
+    if inside:
+        for name, value in content.items():
+            if not isinstance(name, str) or not isinstance(value, Tensor):
+                raise CheckpointError(f'{inside}: {str(name)[:200]!r} is a {type(value).__name__}, '
+                                      'expected a tensor')
     state = {key.removeprefix('module.'): value for key, value in content.items()
              if isinstance(key, str) and isinstance(value, Tensor)}
     if not state:

@@ -109,6 +109,9 @@ def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, in
                   if not name.endswith(('.gamma1', '.gamma2'))}
     for name, target in own.items():
         source, elements, fresh = state.get(name), target.numel(), 0
+        if source is not None and source.is_floating_point() != target.is_floating_point():
+            raise CheckpointError(f'{name} is a tensor of {source.dtype} in it, expected '
+                                  f'{target.dtype} or the like')
         if TABLE.fullmatch(name):
             slot = target.shape[2]
             if unused := not model.prefix_tokens():  # the slots are no weights of a ViT then

@@ -1,5 +1,6 @@
 """What training needs beside the toolboxes' own engines."""
 from .bfloat16 import BFloat16OptimWrapper
+from .cpu_parallel import CpuDataParallel
 from .device_loop import DeviceLoader, DeviceTrainLoop
 from .exact_run import ExactRunHook, MissedValidationHook
 from .finite_loss import FiniteLossHook
@@ -9,7 +10,7 @@ from .layer_decay import LayerDecayOptimWrapperConstructor
 from .position_hook import PositionHook
 from .safe_checkpoint import SafeCheckpointHook
 
-__all__ = ['BFloat16OptimWrapper', 'DeviceLoader', 'DeviceTrainLoop', 'ExactRunHook',
-           'FiniteLossHook', 'FoldHook', 'FreezingOptimWrapperConstructor',
+__all__ = ['BFloat16OptimWrapper', 'CpuDataParallel', 'DeviceLoader', 'DeviceTrainLoop',
+           'ExactRunHook', 'FiniteLossHook', 'FoldHook', 'FreezingOptimWrapperConstructor',
            'LayerDecayOptimWrapperConstructor', 'MissedValidationHook', 'PositionHook',
            'SafeCheckpointHook']

@@ -59,8 +59,8 @@ class FiniteLossHook(Hook):
             or 'gradients are not finite'
         text = f'iteration {runner.iter + 1}: {what}; its images: {", ".join(images(data_batch))}'
         if self.in_a_row >= self.patience:
-            raise RunStopped(f'{text}. The run ends after {self.in_a_row} such iterations in a row; '
-                             'a lower learning rate, a longer warm-up or --amp bf16 may help')
+            raise RunStopped(f'{text}. The run ends after {self.in_a_row} such iterations in a '
+                             'row; a lower learning rate, a longer warm-up or --amp bf16 may help')
         runner.logger.warning(f'{text}. Its update is left out')
 
 

@@ -161,8 +161,8 @@ class GuardedDataset(Dataset):
             name = info.get('img_path') or f'sample {index}'
         except Exception:
             name = f'sample {index}'
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return lines[0] if str(name) in lines[0] else f'{name}: {lines[0]}'
+        line = (str(error).strip().splitlines() or [''])[0].replace(name, '').strip(' :')
+        return f'{name}: {line or type(error).__name__}'
 
 
 class PartialLoader(DataLoader):

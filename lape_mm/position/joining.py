@@ -246,6 +246,8 @@ def build_joining(spec: str | Mapping | Joining | EveryLayer, *, depth: int,
         raise ValueError(f'joining={spec!r}: expected one of {", ".join(map(repr, PRESETS))}, or '
                          f'a dict of {[field.name for field in fields(Joining)]}')
     joining.check_depth(depth)
+    if not isinstance(class_token, (bool, type(None))):
+        raise ValueError(f'class_token={class_token!r}: expected True, False or None')
     if class_token is None:
         class_token = joining.class_token
     if class_token and spec in ('pvg', 'mpvg'):

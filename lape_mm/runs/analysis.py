@@ -12,14 +12,16 @@ from torch import nn
 
 from lape_mm.analysis.received import find_encoder
 from lape_mm.analysis.write import Analysis, analyse, write_report
-from lape_mm.checkpoints import CheckpointError, load_backbone
+from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
+from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.requirements import install_hint, missing
 
+from .arguments import apply_trust
 from .arguments import joining as read_joining
 from .config import load_config, our_backbones
 from .errors import RunError
 from .images import find_images, load_images
-from .session import check_fits
+from .loading import check_fits
 from .summary import short
 
 UNKNOWN = r'pe_norm|pos_embed|bias_table'
@@ -30,12 +32,13 @@ def analyze(args: Namespace) -> None:
 
     Args:
         args: config, checkpoint, images (a folder), out (a folder), num_images, img_size (None,
-            side, or height and width), joining, cfg_options, compare (a list of texts, see
-            `read_other`).
+            side, or height and width), joining, cfg_options, trust_checkpoint, compare (a list of
+            texts, see `read_other`).
 
     Raises:
         RunError: something is missing, cannot be read or does not fit.
     """
+    apply_trust(args)
     if lacking := missing('matplotlib'):
         raise RunError([install_hint(module) for module in lacking])
     if args.num_images < 1:
@@ -91,8 +94,6 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
     Raises:
         RunError: it is neither, or was trained with another joining.
     """
-    from lape_mm.checkpoints.files import read_checkpoint
-    from lape_mm.checkpoints.layouts import unwrap
     try:
         check_fits(model, checkpoint)
     except RunError as whole:

@@ -60,11 +60,25 @@ def add_model(parser: argparse.ArgumentParser) -> None:
                         'written as in Python')
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds what takes the checks from all checkpoints that a tool reads."""
+    parser.add_argument('--trust-checkpoint', action='store_true',
+                        help='load checkpoints without a check, together with the code that they '
+                        'may hold, which is run: only for files whose author you trust')
+
+
+def apply_trust(args: argparse.Namespace) -> None:
+    """Carries out --trust-checkpoint."""
+    from lape_mm.checkpoints.files import trust_checkpoints
+    trust_checkpoints(getattr(args, 'trust_checkpoint', False))
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds what training and testing know, in the words of OpenMMLab's own tools."""
     parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: '
                         'work_dirs/<name of the config>)')
     add_model(parser)
+    add_trust(parser)
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
     # torch.distributed.launch passes it in either spelling
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0,

@@ -13,7 +13,9 @@ from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
 
+from .calls import check_call
 from .errors import RunError
+from .report import Report
 
 
 def load_config(path: str, *, options: Mapping | None = None,
@@ -27,6 +29,9 @@ def load_config(path: str, *, options: Mapping | None = None,
         check_joining(joining)
     if path.startswith('lape_mm::'):  # a config that an installed lape_mm ships
         path = str(Path(find_spec('lape_mm').origin).parent / '.mim/configs' / path[9:])
+    if '://' in path:
+        raise RunError(f'config {path}: a config is Python code, which is run, and is not taken '
+                       'from an address: download it, read it, and name the file')
     if not Path(path).is_file():
         raise RunError(f'there is no config {path}')
     try:
@@ -38,6 +43,7 @@ def load_config(path: str, *, options: Mapping | None = None,
         set_joining(cfg, joining)
     for where, backbone in our_backbones(cfg):
         check_backbone(backbone, where)
+    check_scenes(cfg)
 
     scope = cfg.get('default_scope')
     if scope not in TOOLBOXES:
@@ -94,14 +100,27 @@ def check_backbone(backbone: Mapping, where: str) -> None:
     It is built without memory and without its weights.
     """
     settings = {key: value for key, value in backbone.items() if key != 'init_cfg'}
-    if isinstance(settings['type'], str):
-        # by its full name, whatever the default scope is
-        settings['type'] = f'lape_mm.{settings["type"].removeprefix("lape_mm.")}'
+    kind = settings.pop('type')
+    cls = MODELS.get(kind.removeprefix('lape_mm.')) if isinstance(kind, str) else kind
+    report = Report(Config())
+    check_call(report, where, cls, settings)
+    if report.found:
+        raise RunError(report.lines())
     try:
         with torch.device('meta'):
-            MODELS.build(settings)
-    except (TypeError, ValueError) as error:
+            MODELS.build(dict(settings, type=cls))
+    except Exception as error:  # a value may fail anywhere in there
         raise RunError(f'{where}: {error}') from error
+
+
+def check_scenes(cfg: Config) -> None:
+    """Raises RunError for settings of the embedded data set that there are none of."""
+    if isinstance(scenes := cfg.get('scenes'), Mapping):
+        from lape_mm.datasets.scenes import prepare
+        report = Report(cfg)
+        check_call(report, 'scenes', prepare, scenes)
+        if report.found:
+            raise RunError(report.lines())
 
 
 def set_joining(cfg: Config, joining: str | Mapping) -> None:

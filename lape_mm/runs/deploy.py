@@ -15,9 +15,12 @@ from lape_mm.backbones import fold
 from lape_mm.backbones.encoder import Encoder
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
 from lape_mm.checkpoints.layouts import unwrap
+from lape_mm.checkpoints.loader import install_safe_loader
 
+from .arguments import apply_trust
 from .config import load_config, our_backbones
 from .errors import RunError
+from .loading import check_fits
 
 TOLERANCE = 1e-5  # of the backbone's output in float32, relative to its scale
 
@@ -28,7 +31,7 @@ def load_model(cfg: Config, checkpoint: str) -> nn.Module:
     Raises:
         RunError: the checkpoint cannot be read, or does not fit.
     """
-    from .session import check_fits
+    install_safe_loader()
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     check_fits(model, checkpoint)
@@ -40,11 +43,13 @@ def deploy(args: Namespace) -> None:
     """tools/deploy.py: folds, compares with the unfolded model, and writes both files.
 
     Args:
-        args: config, checkpoint, out (a folder), img_size, joining, cfg_options, force.
+        args: config, checkpoint, out (a folder), img_size, joining, cfg_options,
+            trust_checkpoint, force.
 
     Raises:
         RunError: something cannot be read, folded or written.
     """
+    apply_trust(args)
     out = Path(args.out)
     files = out / 'model.py', out / 'model.pth'
     if any(file.exists() for file in files) and not args.force:

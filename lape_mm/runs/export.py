@@ -14,6 +14,7 @@ from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.export.onnx import BATCHES, NEEDED, OPSETS, ExportError, export_onnx
 from lape_mm.requirements import install_hint, missing
 
+from .arguments import apply_trust
 from .config import load_config, our_backbones
 from .deploy import load_model
 from .errors import RunError
@@ -26,11 +27,12 @@ def export(args: Namespace) -> None:
 
     Args:
         args: config, checkpoint, out, img_size (side, or height and width), images (None or a
-            folder), opset, joining, cfg_options.
+            folder), opset, joining, cfg_options, trust_checkpoint.
 
     Raises:
         RunError: something is missing, or the file would not compute what the model does.
     """
+    apply_trust(args)
     if lacking := missing(*NEEDED):
         raise RunError([install_hint(module) for module in lacking])
     # before minutes of work

@@ -17,6 +17,7 @@ from PIL import Image
 from .config import walk
 
 SAMPLED_MAPS = 50
+READ_WHOLE = 64 * 2 ** 20  # bytes of an annotation file up to which it is parsed; COCO's is larger
 # those whose classes are the data set's; an edge or a semantic branch has others
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
                'data_preprocessor')
@@ -124,6 +125,8 @@ def check_coco(report, source, cls: type) -> Found | None:
     if image is not None and not os.path.isfile(os.path.join(folder, image)):
         report.add(source.where, f'{source.ann_file} lists {image}, which is not in {folder}',
                    report.path_remedy(folder, 'data_prefix.img'))
+    if os.path.getsize(source.ann_file) <= READ_WHOLE:
+        check_objects(report, source)
     used = [name for name in listed if name in names]
     if used != names:
         report.add(source.where, f'{source.ann_file} has its categories in another order than the '
@@ -131,6 +134,23 @@ def check_coco(report, source, cls: type) -> Found | None:
                    'would be mixed up',
                    'pass --cfg-options {where}.metainfo.classes=' + _brackets(used))
     return Found('annotated class', used)
+
+
+def check_objects(report, source) -> None:
+    """Annotations of no image or category, and whether there are any."""
+    with open(source.ann_file, encoding='utf-8') as file:
+        content = json.load(file)
+    objects = content.get('annotations') or []
+    if not content.get('images') or not objects:
+        report.add(source.where, f'{source.ann_file}: no image is left to train or evaluate on: it '
+                   f'lists {len(content.get("images") or [])} images and {len(objects)} objects')
+    for key, listed in (('category_id', 'categories'), ('image_id', 'images')):
+        known = {entry['id'] for entry in content.get(listed) or []}
+        wrong = [entry for entry in objects if entry.get(key) not in known]
+        if wrong:
+            report.add(source.where, f'{source.ann_file}: {len(wrong)} of {len(objects)} objects '
+                       f'have a {key} that {listed} do not list, first {key} {wrong[0].get(key)} '
+                       f'of object {wrong[0].get("id")}')
 
 
 def read_coco(path: str) -> tuple[list[dict], str | None]:

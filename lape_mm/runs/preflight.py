@@ -1,23 +1,27 @@
-"""What a run needs, checked before any model is built: data, classes, checkpoints.
+"""What a run needs, checked before any of it is built: settings, data, classes, checkpoints.
 
-Every problem found is reported at once, one line each, with the way to put it right. Paths with a
-scheme (``s3://``, ``http://``) are left to the run itself.
+Every problem of a kind is reported at once, one line each, with the way to put it right. Paths with
+a scheme (``s3://``, ``http://``) are left to the run itself.
 """
 from __future__ import annotations
 
 import os
-import re
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from inspect import signature
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.registry import LOOPS
 
 from . import labels
+from .channels import check_channels
 from .config import walk
 from .errors import RunError
+from .report import Report
+from .settings import check_settings
+from .trial import check_builds
+from .values import check_values
 
 LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
 
@@ -41,66 +45,46 @@ class Source:
     folders: dict[str, str]
 
 
-@dataclass
-class Report:
-    """Problems, each with the places of the config that share it."""
-
-    cfg: Config
-    found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-
-    def add(self, where: str, text: str, remedy: str = '') -> None:
-        """Takes a problem and its remedy, in which ``{where}`` stands for each of its places."""
-        places = self.found.setdefault((text, remedy), [])
-        if where not in places:
-            places.append(where)
-
-    def lines(self) -> list[str]:
-        """One line a problem: its places, what is wrong, what to do."""
-        lines = []
-        for (text, remedy), places in self.found.items():
-            line = f'{", ".join(places)}: {text}'
-            if remedy:
-                words = (' '.join(word.replace('{where}', place) for place in places)
-                         if '{where}' in word else word for word in remedy.split(' '))
-                line += f'; {" ".join(words)}'
-            lines.append(line)
-        return lines
-
-    def path_remedy(self, path: str, key: str) -> str:
-        """How to point the config at another path: by environment variable where there is one.
-
-        Args:
-            path: what is missing.
-            key: what holds it, below its place in the config.
-        """
-        for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
-                                        self.cfg.text):
-            value = os.environ.get(name, default).rstrip('/')
-            if path == value or path.startswith(f'{value}/'):
-                state = 'now' if name in os.environ else 'not set, its default is'
-                return f'set {name} to the folder of your data ({state} {value})'
-        return f'point at yours with --cfg-options {{where}}.{key}=PATH'
-
-
 def preflight(cfg: Config, mode: str) -> None:
-    """Checks a config before its run.
+    """Checks a config before its run: names, then values, then data and files.
+
+    What does not keep it from starting is printed as a warning.
 
     Args:
         cfg: with all options merged.
         mode: 'train' (training and validation data) or 'test'.
 
     Raises:
-        RunError: with all problems found.
+        RunError: with all problems found, of the first of these kinds that has any.
     """
     report = Report(cfg)
+    for check in (check_settings, partial(check_contents, mode=mode),
+                  partial(check_data, mode=mode)):
+        check(report)
+        if report.found:
+            raise RunError(report.lines())
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        for warning in report.warnings:
+            print(f'warning: {warning}', file=sys.stderr, flush=True)
+
+
+def check_contents(report: Report, mode: str) -> None:
+    """Values, and whether the parts can be built from them and fit together."""
+    check_values(report, mode)
+    model = check_builds(report)
+    if model is not None:
+        check_channels(report, model)
+
+
+def check_data(report: Report, mode: str) -> None:
+    """Checkpoints, data sets and their classes."""
     check_checkpoints(report, mode)
     if mode == 'train':
         check_frozen(report)
-        check_loop(report)
     missing_roots: list[str] = []
     classes: dict[str, list[str]] = {}
     for part in LOADERS[mode]:
-        loader = cfg.get(f'{part}_dataloader')
+        loader = report.cfg.get(f'{part}_dataloader')
         if not loader:
             continue
         for source in sources(loader.get('dataset'), f'{part}_dataloader.dataset'):
@@ -112,31 +96,6 @@ def preflight(cfg: Config, mode: str) -> None:
                                'different classes')
         if part != 'train':
             check_evaluators(report, part, missing_roots)
-    if report.found:
-        raise RunError(report.lines())
-
-
-def check_loop(report: Report) -> None:
-    """Settings of the training loop, which mmengine builds after all else."""
-    settings = dict(report.cfg.get('train_cfg') or {})
-    kind = settings.pop('type', None)
-    if kind is None:
-        kind = 'EpochBasedTrainLoop' if settings.pop('by_epoch', True) else 'IterBasedTrainLoop'
-    loop = LOOPS.get(kind) if isinstance(kind, str) else kind
-    if loop is None:
-        return
-    known: dict[str, None] = {}
-    for cls in loop.__mro__[:-1]:  # as far as a constructor hands on what it does not know
-        parameters = signature(cls).parameters.values()
-        known.update((entry.name, None) for entry in parameters
-                     if entry.kind is not entry.VAR_KEYWORD)
-        if not any(entry.kind is entry.VAR_KEYWORD for entry in parameters):
-            break
-    known = [name for name in known if name not in ('runner', 'dataloader')]
-    for name in settings:
-        if name not in known:
-            report.add('train_cfg', f'{loop.__name__} has no setting {name!r}, expected one of '
-                       f'{", ".join(known)}')
 
 
 def check_frozen(report: Report) -> None:

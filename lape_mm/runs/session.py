@@ -2,21 +2,24 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mmengine.config import Config
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import nn
 
-from lape_mm.checkpoints.files import CheckpointError, install_safe_loader, read_checkpoint
-from lape_mm.checkpoints.layouts import unwrap
+from lape_mm.checkpoints.files import CheckpointError
+from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.engine.samples import BadSample
 from lape_mm.engine.stop import RunStopped
 
 from .amp import set_amp
+from .arguments import apply_trust
 from .config import load_config, set_auto_scale_lr, settle_loaders
+from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
+from .loading import check_fits, guard_loading
 from .pictures import draw_tested
 from .preflight import preflight
 from .resume import newest_checkpoint
@@ -28,11 +31,12 @@ def train(args: Namespace) -> None:
 
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
-            auto_scale_lr, strict_data, joining, cfg_options, launcher.
+            auto_scale_lr, strict_data, joining, cfg_options, trust_checkpoint, launcher.
 
     Raises:
         RunError: the run cannot start, or has stopped before its end.
     """
+    apply_trust(args)
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
                       work_dir=args.work_dir)
     cfg.launcher = args.launcher
@@ -45,15 +49,22 @@ def train(args: Namespace) -> None:
     if args.resume:
         set_resume(cfg, args.resume)
     runner = build_runner(cfg, 'train')
-    try:
+    with one_line():
         runner.train()
+    print_training(runner)
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Within, what stops a run for a reason that its user has to know becomes a RunError."""
+    try:
+        yield
     except RunStopped as stop:
         raise RunError(str(stop), status=stop.status) from stop
     except BadSample as bad:  # from a worker it comes with a traceback before it
         raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1]) from bad
     except CheckpointError as error:
         raise RunError(str(error)) from error
-    print_training(runner)
 
 
 def set_resume(cfg: Config, resume: str) -> None:
@@ -85,11 +96,13 @@ def test(args: Namespace) -> None:
     """tools/test.py.
 
     Args:
-        args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options, launcher.
+        args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options,
+            trust_checkpoint, launcher.
 
     Raises:
         RunError: the run cannot start.
     """
+    apply_trust(args)
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
                       work_dir=args.work_dir)
     cfg.launcher = args.launcher
@@ -101,40 +114,21 @@ def test(args: Namespace) -> None:
     check_fits(runner.model, args.checkpoint)
     if dump:
         runner.test_evaluator.metrics.append(dump)
-    metrics = runner.test()
+    with one_line():
+        metrics = runner.test()
     print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
-
-
-def check_fits(model: nn.Module, checkpoint: str) -> None:
-    """Raises RunError unless a checkpoint holds exactly the model's weights.
-
-    mmengine loads what fits and warns about the rest, so that another joining or another head
-    would be evaluated half untrained.
-    """
-    try:
-        found = unwrap(read_checkpoint(checkpoint))
-    except CheckpointError as error:
-        raise RunError(str(error)) from error
-    wanted = (model.module if is_model_wrapper(model) else model).state_dict()
-    differences = {
-        'missing': [name for name in wanted if name not in found],
-        'unknown to the model': [name for name in found if name not in wanted],
-        'of another shape': [name for name, value in wanted.items()
-                             if name in found and found[name].shape != value.shape]}
-    if any(differences.values()):
-        text = '; '.join(f'{what}: {len(names)}, first {names[0]}'
-                         for what, names in differences.items() if names)
-        raise RunError(f'{checkpoint} does not fit the config ({text}): was it trained with other '
-                       'settings, such as another --joining?')
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:
     """Draws the embedded data set if the config has one, checks what the run needs, builds it."""
+    install_safe_loader()
     draw_scenes(cfg)
     settle_loaders(cfg)
     preflight(cfg, mode)
-    install_safe_loader()
-    return Runner.from_cfg(cfg)
+    settle_distributed(cfg)
+    runner = Runner.from_cfg(cfg)
+    guard_loading(runner)
+    return runner
 
 
 def draw_scenes(cfg: Config) -> None:

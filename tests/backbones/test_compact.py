@@ -109,7 +109,7 @@ def test_every_parameter_gets_a_finite_gradient(kind, joining):
 @pytest.mark.parametrize('position', ['learnable', 'sincos_1d', 'sincos_2d'])
 def test_any_image_size(kind, position):
     model = tiny(kind, joining='mpvg', position=position).eval()
-    for height, width in ((16, 16), (32, 32), (17, 30), (3, 5)):
+    for height, width in ((16, 16), (32, 32), (17, 30), (4, 5)):
         image = torch.randn(2, 3, height, width)
         grid = tuple(-(-side // PIXELS[kind]) for side in (height, width))
         assert tuple(model.patch_embed(image).shape[-2:]) == grid
@@ -171,11 +171,11 @@ def test_layer_depth():
 @pytest.mark.parametrize('options, words', [
     (dict(arch='cct_14'), ["'cct_14'", 'cct_7_3x1']),
     (dict(arch=dict(embed_dim=24, depth=3)), ["'num_heads'"]),
-    (dict(arch=dict(SIZES, patch=3)), ["'patch'", 'kernel_size']),
+    (dict(arch=dict(SIZES, patch=3)), ['patch=3', 'kernel_size']),
     (dict(arch=dict(SIZES, pool='mean')), ["'mean'", 'sequence']),
     (dict(arch=dict(SIZES, conv_layers=1)), ['kernel_size=4', 'odd']),
     (dict(arch=dict(SIZES, conv_layers=1, kernel_size=1)), ['kernel_size=1', 'odd']),
-    (dict(arch=dict(SIZES, kernel_size=0)), ['kernel_size=0', 'positive']),
+    (dict(arch=dict(SIZES, kernel_size=0)), ['kernel_size=0', 'at least 1']),
     (dict(arch=dict(SIZES, conv_layers=-1)), ['conv_layers=-1']),
     (dict(position='sine'), ["'sine'", 'sincos_1d']),
     (dict(position='relative'), ["'relative'", 'sincos_1d']),

@@ -158,7 +158,7 @@ def test_layer_depth_knows_the_new_norms():
 @pytest.mark.parametrize('options, words', [
     (dict(arch='large'), ["'large'", 'tiny']),
     (dict(arch=dict(embed_dim=24, depth=3)), ["'num_heads'"]),
-    (dict(arch=dict(TINY, width=3)), ["'width'", 'embed_dim']),
+    (dict(arch=dict(TINY, width=3)), ['width=3', 'embed_dim']),
     (dict(arch=dict(embed_dim=25, depth=3, num_heads=3)), ['25', '3']),
     (dict(position='rope'), ["'rope'", 'sincos_2d']),
     (dict(interpolation='nearest'), ["'nearest'", 'bicubic']),

@@ -279,7 +279,7 @@ def test_deformable_attention_starts_as_a_ring_of_points():
 
 @pytest.mark.parametrize('options, words', [
     (dict(variant='det'), ["'det'", 'detection']),
-    (dict(windows=[2, None]), ['(2, None)', '4 entries']),
+    (dict(windows=[2, None]), ['[2, None]', '4 entries']),
     (dict(interaction_indexes=[(0, 1), (3, 3)]), ['(3, 3)', '0..3']),
     (dict(interaction_indexes=[(0, 1), (2, 3)], variant='segmentation'), ['four']),
     (dict(arch=dict(TINY, depth=6)), ['depth=6', 'interaction_indexes']),

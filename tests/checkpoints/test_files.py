@@ -1,12 +1,24 @@
+import logging
 import os
 import pickle
 import random
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 
-from lape_mm.checkpoints import CheckpointError, install_safe_loader, read_checkpoint
+pytest.importorskip('mmengine')
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from lape_mm.checkpoints import (  # noqa: E402
+    CheckpointError,
+    files,
+    install_safe_loader,
+    read_checkpoint,
+    trust_checkpoints,
+)
+from lape_mm.checkpoints import loader as loader_module  # noqa: E402
 
 
 class Code:
@@ -106,7 +118,6 @@ def test_home_is_expanded(tmp_path, monkeypatch):
 
 
 def test_what_mmengine_writes_is_read(tmp_path):
-    pytest.importorskip('mmengine', reason='mmengine is not installed')
     from mmengine.logging import MessageHub
     hub = MessageHub.get_instance('test_files')
     hub.update_scalar('train/loss', 1.5)
@@ -118,18 +129,146 @@ def test_what_mmengine_writes_is_read(tmp_path):
     assert read['runtime_info']['best'] == .25
 
 
-def test_the_safe_loader_serves_all_of_mmengine(tmp_path):
-    runner = pytest.importorskip('mmengine.runner', reason='mmengine is not installed')
-    schemes = dict(runner.CheckpointLoader._schemes)
+def test_states_of_generators_are_read(tmp_path):
+    numpy, python = np.random.RandomState(3), random.Random(3)
+    states = {'numpy': numpy.get_state(), 'python': python.getstate(),
+              'torch': torch.get_rng_state(), 'empty': np.zeros((2, 0)), 'bytes': b''}
+    torch.save({'meta': states}, tmp_path / 'a.pth')
+    read = read_checkpoint(tmp_path / 'a.pth')['meta']
+    again, other = np.random.RandomState(), random.Random()
+    again.set_state(read['numpy'])
+    other.setstate(read['python'])
+    assert again.rand() == numpy.rand() and other.random() == python.random()
+    assert torch.equal(read['torch'], states['torch'])
+    assert read['empty'].shape == (2, 0) and read['bytes'] == b''
+
+
+@pytest.mark.parametrize('zipped', [True, False])
+def test_storages_are_shared_and_views_stay_views(tmp_path, zipped):
+    table = torch.arange(12.).view(3, 4)
+    torch.save({'a': table, 'b': table[1:, ::2], 'wide': table[:1].expand(5, 4), 't': table.T,
+                'none': table[:0], 'half': table.bfloat16(), 'odd': table > 3,
+                'parameter': torch.nn.Parameter(table.double())},
+               tmp_path / 'a.pth', _use_new_zipfile_serialization=zipped)
+    read = read_checkpoint(tmp_path / 'a.pth')
+    assert read['a'].data_ptr() == read['t'].data_ptr() and torch.equal(read['t'], table.T)
+    assert torch.equal(read['b'], table[1:, ::2]) and read['wide'].stride() == (0, 1)
+    assert torch.equal(read['wide'], table[:1].expand(5, 4)) and read['none'].shape == (0, 4)
+    assert torch.equal(read['half'], table.bfloat16()) and torch.equal(read['odd'], table > 3)
+    assert torch.equal(read['parameter'], table.double())
+
+
+def test_no_changed_bit_of_a_zip_archive_is_a_changed_weight(tmp_path):
+    weights = {'a': torch.randn(40), 'b': torch.arange(9)}
+    torch.save(weights, tmp_path / 'whole.pth')
+    content, rng, read = (tmp_path / 'whole.pth').read_bytes(), random.Random(1), 0
+    for _ in range(300):
+        place = rng.randrange(8 * len(content))
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        (tmp_path / 'changed.pth').write_bytes(bytes(changed))
+        try:
+            found = read_checkpoint(tmp_path / 'changed.pth')
+        except CheckpointError:
+            continue
+        read += 1
+        assert all(torch.equal(found[name], value) for name, value in weights.items())
+    assert read  # bits that nobody reads
+
+
+@pytest.mark.parametrize('zipped', [True, False])
+def test_code_needs_to_be_trusted(tmp_path, zipped, monkeypatch):
+    path, mark = tmp_path / 'mine.pth', tmp_path / 'it ran'
+    torch.save({'a': torch.ones(1), 'args': Code(mark)}, path,
+               _use_new_zipfile_serialization=zipped)
+    refuse(path, '--trust-checkpoint')
+    said = []
+    monkeypatch.setattr(files, 'print_log', lambda text, **kwargs: said.append((text, kwargs)))
     try:
-        install_safe_loader()
-        torch.save({'state_dict': {}, 'meta': {'config': 'import os', 'epoch': 1}},
-                   tmp_path / 'a.pth')
-        read = runner.CheckpointLoader.load_checkpoint(str(tmp_path / 'a.pth'), 'cpu')
-        assert read['meta'] == {'epoch': 1}  # mmengine's resume would run 'config'
-        torch.save({'meta': Code(tmp_path / 'it ran')}, tmp_path / 'evil.pth')
-        with pytest.raises(CheckpointError):
-            runner.CheckpointLoader.load_checkpoint(str(tmp_path / 'evil.pth'), 'cpu')
-        assert not (tmp_path / 'it ran').exists()
+        trust_checkpoints(True)
+        assert read_checkpoint(path)['a'] == 1
     finally:
-        runner.CheckpointLoader._schemes = schemes
+        trust_checkpoints(False)
+    assert mark.is_dir() and len(said) == 1 and str(path) in said[0][0]
+    assert said[0][1]['level'] == logging.WARNING
+    mark.rmdir()
+    refuse(path, '--trust-checkpoint')
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize('weights, said', [
+    ({'a': torch.tensor([1., float('nan')])}, "'a' holds values that are not finite"),
+    ({'state_dict': {'a.b': torch.tensor([float('inf')])}}, "'state_dict': 'a.b' holds"),
+    ({'model': {'a': torch.tensor([float('nan')]).half()}}, "'model': 'a' holds"),
+    ({'ema_state_dict': {'a': torch.tensor([float('nan')]).bfloat16()}}, 'ema_state_dict'),
+    ({'state_dict': {'a': 'text'}}, "'state_dict': 'a' is a str, expected a tensor"),
+    ({'a\nb': torch.ones(1)}, 'expected a plain name'),
+    ({'a': torch.ones(1, dtype=torch.complex64)}, 'ComplexFloatStorage'),
+    ({'state_dict': 3}, "'state_dict' in it is a int, expected a dict"),
+    ({'meta': 'text'}, "'meta' in it is a str, expected a dict")])
+def test_what_is_no_weight_is_named(tmp_path, weights, said):
+    torch.save(weights, tmp_path / 'a.pth')
+    refuse(tmp_path / 'a.pth', said)
+
+
+def test_moments_and_losses_need_not_be_finite(tmp_path):
+    moments = {'state': {0: {'exp_avg': torch.tensor([float('inf')])}}}
+    torch.save({'state_dict': {'a': torch.ones(1)}, 'optimizer': moments}, tmp_path / 'a.pth')
+    assert read_checkpoint(tmp_path / 'a.pth')['optimizer']['state'][0]['exp_avg'].isinf()
+
+
+def test_messages_are_one_line_whatever_a_file_is_called(tmp_path):
+    path = tmp_path / 'a\nb\x1b[2J.pth'
+    path.write_text('text')
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(path)
+    assert str(error.value).isprintable() and 'a?b?[2J.pth: no checkpoint' in str(error.value)
+
+
+@pytest.fixture
+def loader():
+    """mmengine's loader while it is ours."""
+    from mmengine.runner import CheckpointLoader
+    schemes = dict(CheckpointLoader._schemes)
+    install_safe_loader()
+    yield CheckpointLoader.load_checkpoint
+    CheckpointLoader._schemes = schemes
+
+
+def test_the_safe_loader_serves_all_of_mmengine(tmp_path, loader):
+    torch.save({'meta': Code(tmp_path / 'it ran')}, tmp_path / 'evil.pth')
+    with pytest.raises(CheckpointError):
+        loader(str(tmp_path / 'evil.pth'), 'cpu')
+    assert not (tmp_path / 'it ran').exists()
+
+
+def test_configs_in_a_checkpoint_are_left_out(tmp_path, loader):
+    """mmengine's resume would run the first, its inferencers the others."""
+    code = f'import os\nos.mkdir({str(tmp_path / "it ran")!r})\nmodel = dict()'
+    torch.save({'state_dict': {}, 'meta': {'config': code, 'cfg': code, 'epoch': 1},
+                'message_hub': {'runtime_info': {'cfg': code, 'iter': 2}}}, tmp_path / 'a.pth')
+    read = loader(str(tmp_path / 'a.pth'), 'cpu')
+    assert read == {'state_dict': {}, 'meta': {'epoch': 1},
+                    'message_hub': {'runtime_info': {'iter': 2}}}
+    torch.save({'a': torch.ones(1)}, tmp_path / 'bare.pth')
+    assert list(loader(str(tmp_path / 'bare.pth'), 'cpu')) == ['a']
+    from mmengine.infer import BaseInferencer
+    with pytest.raises(ValueError, match='Cannot find the config'):
+        BaseInferencer._init_model(SimpleNamespace(), {}, str(tmp_path / 'a.pth'))
+    assert not (tmp_path / 'it ran').exists()
+
+
+def test_every_scheme_of_mmengine_is_ours(loader, monkeypatch):
+    from mmengine.runner import CheckpointLoader
+    asked = []
+    monkeypatch.setattr(loader_module, 'read_checkpoint',
+                        lambda path, *_: asked.append(path) or {'a': 1})
+    for name in ('torchvision://resnet18', 'open-mmlab://vgg16_caffe', 'https://a.b/c.pth'):
+        assert loader(name, 'cpu') == {'a': 1}
+    assert len(asked) == 3 and all(path.startswith('https://') for path in asked)
+    for name in ('s3://a/b.pth', 'petrel://a', 'x:s3://a', 'pavi://a', 'mmcls://a',
+                 'torchvision://no'):
+        with pytest.raises(CheckpointError, match=name):
+            loader(name, 'cpu')
+    for scheme, function in CheckpointLoader._schemes.items():
+        assert function.__module__ == loader_module.__name__, scheme

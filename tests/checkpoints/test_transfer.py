@@ -171,6 +171,21 @@ def test_another_model_is_refused(tmp_path):
     fail(model, tmp_path / 'nowhere.pth', 'no such file')
 
 
+def test_what_is_no_weight_is_refused_not_cast(tmp_path):
+    model, state = classifier(), classifier().state_dict()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    for key, value, said in (
+            ('blocks.0.mlp.fc1.bias', torch.ones(96, dtype=torch.int64), 'torch.int64'),
+            ('pos_embed', torch.ones(1, 17, 24, dtype=torch.bool), 'torch.bool'),
+            ('blocks.0.mlp.fc1.bias', 'text', 'is a str'),
+            ('blocks.0.mlp.fc1.bias', torch.full((96,), float('nan')), 'not finite')):
+        torch.save({'model': {**state, key: value}}, tmp_path / 'a.pth')
+        with pytest.raises(CheckpointError, match=said) as error:
+            load_backbone(model, str(tmp_path / 'a.pth'))
+        assert str(error.value).startswith(str(tmp_path)) and key in str(error.value)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
 def test_told_otherwise_it_loads_what_there_is(tmp_path):
     model = DeiT(arch=ARCH, img_size=64)
     shallow = DeiT(arch=dict(ARCH, depth=3), img_size=64)

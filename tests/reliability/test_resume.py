@@ -114,7 +114,8 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
                       before=lambda: runs.fill_disk_at('epoch_3.pth'))
     assert status == 1
     closing = log.read_text().splitlines()[-1]
-    assert closing.startswith('error: a checkpoint cannot be written') and 'No space left' in closing
+    assert closing.startswith('error: a checkpoint cannot be written')
+    assert 'No space left' in closing
     assert closing.endswith(f'the last whole one is {tmp_path}/full/epoch_2.pth')
     assert {path.name for path in (tmp_path / 'full').glob('*.pth*')} == {
         'epoch_1.pth', 'epoch_2.pth'}
@@ -153,3 +154,22 @@ def test_twenty_kills_at_random_moments(task, tmp_path):
         moment = runs.writing if number % 4 == 0 else runs.after(draw.uniform(0, length))
         assert runs.kill_and_resume(task, folder, moment) == expected, \
             (folder / 'killed.log').read_text()
+
+
+def test_images_on_the_device(tmp_path):
+    """DeviceTrainLoop has its own loader, which draws for several batches at once."""
+    need('deit')
+    options = {'train_cfg.type': 'lape_mm.DeviceTrainLoop',
+               'train_dataloader.dataset.pipeline': [
+                   dict(type='LoadImageFromFile'),
+                   dict(type='RandomResizedCrop', scale=64, backend='pillow',
+                        interpolation='bicubic'),
+                   dict(type='RandomFlip', prob=.5), dict(type='PackInputs')],
+               'default_hooks.checkpoint.interval': 100}
+    expected = whole_run('deit', tmp_path, options=options)
+    given, log = runs.arguments('deit', tmp_path / 'cut', options=options), tmp_path / 'cut.log'
+    status = runs.run(given, log, before=lambda: runs.signal_itself(signal.SIGTERM, 'mid-epoch'))
+    assert status == 143, log.read_text()
+    given.resume = 'auto'
+    assert runs.run(given, log) == 0, log.read_text()
+    assert runs.digest(runs.last(tmp_path / 'cut')) == expected

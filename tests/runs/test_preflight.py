@@ -13,7 +13,8 @@ from PIL import Image  # noqa: E402
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
 from lape_mm.runs.labels import read_coco  # noqa: E402
-from lape_mm.runs.preflight import preflight, sources  # noqa: E402
+from lape_mm.runs.preflight import check_data, preflight, sources  # noqa: E402
+from lape_mm.runs.report import Report  # noqa: E402
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def write_coco(root, split, names):
     (root / 'annotations' / f'instances_{split}.json').write_text(json.dumps(dict(
         info=dict(description='"categories": [not this one'),
         images=[dict(id=1, file_name='1.jpg', height=8, width=8)],
-        annotations=[],
+        annotations=[dict(id=1, image_id=1, category_id=1, bbox=[1, 1, 4, 4], area=16)],
         categories=[dict(id=index + 1, name=name, keypoints=['a]', 'b'])
                     for index, name in enumerate(names)])))
 
@@ -69,12 +70,11 @@ def needs(scope):
 
 
 def problems(cfg, mode='train'):
-    try:
-        preflight(cfg, mode)
-    except RunError as error:
-        assert all('\n' not in problem for problem in error.problems)
-        return error.problems
-    return []
+    """Of data and files alone: the configs here have little else."""
+    report = Report(cfg)
+    check_data(report, mode)
+    assert all('\n' not in line for line in report.lines())
+    return report.lines()
 
 
 def detection(root, *, classes=('cat', 'dog'), heads=2):
@@ -299,24 +299,24 @@ def test_checkpoints(tmp_path):
     assert len(problems(cfg, 'test')) == 1
 
 
-def test_the_loops_settings(tmp_path):
-    for train_cfg, words in (
-            (dict(by_epoch=True, max_epoch=1), ["'max_epoch'", 'max_epochs']),
-            (dict(type='IterBasedTrainLoop', max_epochs=1), ["'max_epochs'", 'max_iters']),
-            (dict(type='lape_mm.DeviceTrainLoop', max_epochs=1, compiled=True), ["'compiled'"])):
-        text = '\n'.join(problems(Config(dict(model=dict(), train_cfg=train_cfg))))
-        assert all(word in text for word in ['train_cfg', *words]), text
-    assert not problems(Config(dict(model=dict(), train_cfg=dict(by_epoch=False, max_iters=3))))
-    assert not problems(Config(dict(model=dict(), train_cfg=dict(
-        type='lape_mm.DeviceTrainLoop', max_epochs=1, compile=True))))
-
-
 def test_a_frozen_recipe_wants_weights():
     optim = dict(constructor='lape_mm.FreezingOptimWrapperConstructor')
     text = '\n'.join(problems(Config(dict(model=dict(backbone=dict()), optim_wrapper=optim))))
     assert 'model.backbone.init_cfg.checkpoint=PATH' in text
     assert not problems(Config(dict(model=dict(backbone=dict()), optim_wrapper=optim,
                                     load_from=None, resume=True)))
+
+
+def test_names_come_first_then_values_then_data(coco):
+    cfg = detection(coco, heads=80)
+    cfg.train_dataloader.dataset.metainf = {}
+    with pytest.raises(RunError, match='metainfo') as error:
+        preflight(cfg, 'train')
+    assert len(error.value.problems) == 1
+    del cfg.train_dataloader.dataset['metainf']
+    with pytest.raises(RunError, match='val_cfg: is missing') as error:
+        preflight(cfg, 'train')
+    assert not any('80' in problem for problem in error.value.problems)
 
 
 def test_exit_status(capsys):

@@ -20,7 +20,8 @@ def tool(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
         return __import__(name)
     yield load
-    for name in ('train', 'test'):
+    for name in ('train', 'test', 'deploy', 'export_onnx', 'convert_checkpoint',
+                 'analyze_position'):
         sys.modules.pop(name, None)
 
 
@@ -45,11 +46,49 @@ def test_test_arguments(tool):
     ('train', ['no.py', '--joining', 'foo'], "joining='foo': expected one of 'default'"),
     ('train', ['no.py', '--joining', '{last}'], 'expected a Python dict'),
     ('test', ['no.py', 'no.pth'], 'there is no config no.py'),
+    ('train', ['https://a.b/c.py'], 'config https://a.b/c.py: a config is Python code, which is'),
+    ('test', ['http://a.b/c.py', 'no.pth'], 'a config is Python code'),
+    ('deploy', ['s3://a/c.py', 'no.pth', 'out', '--img-size', '64'], 'a config is Python code'),
+    ('export_onnx', ['https://a.b/c.py', 'no.pth', 'o.onnx', '--img-size', '64'],
+     'a config is Python code'),
 ])
-def test_mistakes(tool, capsys, name, argv, said):
+def test_mistakes(tool, capsys, monkeypatch, name, argv, said):
+    if name == 'export_onnx':
+        monkeypatch.setattr('lape_mm.runs.export.NEEDED', ())
     assert tool(name).main(argv) == 2
     error = capsys.readouterr().err
     assert error.startswith('error: ') and said in error and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('name, argv', [
+    ('train', ['c.py']), ('test', ['c.py', 'x.pth']),
+    ('deploy', ['c.py', 'x.pth', 'out', '--img-size', '64']),
+    ('export_onnx', ['c.py', 'x.pth', 'o.onnx', '--img-size', '64']),
+    ('analyze_position', ['c.py', 'x.pth', '--images', 'i', '--out', 'o'])])
+def test_trust_is_off_unless_asked_for(tool, name, argv):
+    parse = tool(name).parse_args
+    assert parse(argv).trust_checkpoint is False
+    assert parse([*argv, '--trust-checkpoint']).trust_checkpoint is True
+
+
+def test_trust_in_a_conversion(tool, capsys, monkeypatch, tmp_path):
+    import argparse
+
+    import torch
+
+    from lape_mm import DeiT
+    monkeypatch.setattr('lape_mm.checkpoints.files.print_log', lambda text, **_: print(text))
+    source, out = tmp_path / 'theirs.pth', tmp_path / 'ours.pth'
+    model = DeiT(arch=dict(embed_dim=12, depth=1, num_heads=3), img_size=32, joining='default')
+    torch.save({'model': model.state_dict(), 'args': argparse.Namespace(lr=1)}, source)
+    convert = tool('convert_checkpoint').main
+    argv = [str(source), str(out), '--to', 'lape_mm']
+    assert convert(argv) == 2 and not out.exists()
+    error = capsys.readouterr().err
+    assert error.count('\n') == 1 and 'argparse.Namespace' in error and '--trust-che' in error
+    assert convert([*argv, '--trust-checkpoint']) == 0 and out.is_file()
+    assert f'--trust-checkpoint: {source} is loaded without a check' in ''.join(capsys.readouterr())
+    assert convert([str(source), str(tmp_path / 'b.pth'), '--to', 'lape_mm']) == 2  # not for good
 
 
 @pytest.mark.parametrize('script', SCRIPTS, ids=lambda path: path.name)

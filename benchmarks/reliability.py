@@ -1,0 +1,134 @@
+#!/usr/bin/env python
+"""What runs, files, sizes and configs survive: kills, hostile files, odd images, mistakes.
+
+    python benchmarks/reliability.py                        # all of it
+    python benchmarks/reliability.py --parts kills --kills 5
+
+Kills: each quick-start task, made small, is killed at random moments, every fourth time while it
+writes a checkpoint, and resumed; it survives where weights, optimizer and schedulers of its end are
+bit for bit those of the run that was not killed. Files: damaged and hostile checkpoints; one
+survives where it is read as what it is, or refused in one line that names it. Sizes and mistakes:
+tests/reliability/test_inputs.py and test_mistakes.py, of which a case survives where it passes.
+"""
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from multiprocessing import get_context
+from pathlib import Path
+
+import measure
+import pytest
+
+sys.path.insert(0, str(measure.ROOT / 'tests/reliability'))
+import small_runs  # noqa: E402
+
+
+def kill_once(task: str, number: int, length: float, folder: Path) -> str:
+    """'survived' or what became of a run that was killed."""
+    place = folder / f'{task}_{number}'
+    place.mkdir()
+    moment = small_runs.writing if number % 4 == 0 else \
+        small_runs.after(random.Random(f'{task} {number}').uniform(0, length))
+    try:
+        found = small_runs.kill_and_resume(task, place, moment)
+    except Exception as error:
+        return f'lost: {str(error).splitlines()[0]}'
+    whole = small_runs.digest(small_runs.last(folder / task))
+    return 'survived' if found == whole else 'lost: other weights'
+
+
+def row(what: str, tried: int, survived: int, executed: int = 0, hung: int = 0) -> dict:
+    """A line of the table; lost is what is left."""
+    return dict(what=what, tried=tried, survived=survived, executed=executed, hung=hung,
+                lost=tried - survived - executed - hung)
+
+
+def kills(args, folder: Path) -> list[dict]:
+    """``args.kills`` of each task."""
+    small_runs.preload()
+    os.environ['LAPE_MM_SCENES'] = str(folder / 'scenes')
+    count = args.kills
+    rows = []
+    for task in small_runs.TASKS:
+        start = time.monotonic()
+        if small_runs.run(small_runs.arguments(task, folder / task), folder / f'{task}.log'):
+            raise RuntimeError((folder / f'{task}.log').read_text()[-2000:])
+        length = time.monotonic() - start
+        with ProcessPoolExecutor(args.processes, mp_context=get_context('fork')) as pool:
+            found = list(pool.map(kill_once, [task] * count, range(count), [length] * count,
+                                  [folder] * count))
+        for text in found:
+            if text != 'survived':
+                print(task, text)
+        rows.append(row(f'kills of {task}, resumed bit for bit', count, found.count('survived')))
+    return rows
+
+
+def files(args, folder: Path) -> list[dict]:
+    """Damaged and hostile checkpoints."""
+    import fuzz
+    outcomes = fuzz.run(args.files, args.seed, folder)
+    print(fuzz.table(outcomes))
+    found = Counter(outcome.result for outcome in outcomes)
+    return [row('damaged and hostile files', len(outcomes),
+                sum(found[result] for result in fuzz.GOOD), found['executed'], found['hung'])]
+
+
+class Outcomes:
+    """A plugin of pytest that counts."""
+
+    def __init__(self):
+        self.found: Counter = Counter()
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.when == 'call' or report.skipped or report.failed:
+            self.found[report.outcome] += 1
+
+
+def cases(what: str, file: str, chosen: str) -> list[dict]:
+    """The cases of a file of tests, the long ones too."""
+    outcomes = Outcomes()
+    pytest.main(['-q', '-m', 'long or not long', '-k', chosen, '-p', 'no:cacheprovider',
+                 str(measure.ROOT / 'tests/reliability' / file)], plugins=[outcomes])
+    found = outcomes.found
+    return [row(what, found['passed'] + found['failed'], found['passed'])]
+
+
+PARTS = {
+    'kills': kills,
+    'files': files,
+    'sizes': lambda args, folder: cases('image sizes', 'test_inputs.py', 'test_sizes'),
+    'mistakes': lambda args, folder: cases('mistakes in configs', 'test_mistakes.py', 'mistake')}
+
+
+def main() -> int:
+    """Tries, prints and writes; 1 where anything is lost."""
+    parser = measure.parser(__doc__, 'reliability', rounds=1)
+    parser.add_argument('--parts', nargs='+', choices=PARTS, default=list(PARTS))
+    parser.add_argument('--kills', type=int, default=20, help='of each task')
+    parser.add_argument('--processes', type=int, default=2, help='runs at the same time')
+    parser.add_argument('--files', type=int, default=1200)
+    parser.add_argument('--seed', type=int, default=0, help='of files')
+    args = parser.parse_args()
+    rows, taken = [], {}
+    for part in args.parts:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            rows += PARTS[part](args, Path(folder))
+        taken[part] = round(time.monotonic() - start)
+    columns = ('what', 'tried', 'survived', 'lost', 'executed', 'hung')
+    measure.print_table('reliability', columns,
+                        [[str(entry[column]) for column in columns] for entry in rows])
+    measure.write(args.out, dict(
+        claim=__doc__.splitlines()[0], **measure.describe(args), date=str(date.today()),
+        seconds=taken, reliability=[{name: entry[name] for name in columns} for entry in rows]))
+    return int(any(entry['survived'] < entry['tried'] for entry in rows))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Do backbone, neck and heads fit together? Otherwise the first iteration ends in a traceback.
+
+A model without values, see `lape_mm.runs.trial`, is run on images without values, as far as that
+goes: where it does not, nothing is said.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
+ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_head'))
+
+
+@torch.no_grad()
+def check_channels(report, model: nn.Module) -> None:
+    """Reports parts that are made for other channels than they will get."""
+    model.to('meta')  # tables made of ranges have values
+    given = channels(model, 'backbone', images_for(report.cfg, model))
+    source, neck = 'model.backbone', getattr(model, 'neck', None)
+    if given and isinstance(neck, nn.Module):
+        maps, found = given
+        if not expect(report, 'model.neck', neck, found, source):
+            return
+        given, source = channels(model, 'neck', maps), 'model.neck'
+    if not given:
+        return
+    _, found = given
+    for where, head in parts(model, 'model', HEADS):
+        expect(report, where, head, found, source)
+    roi_head = getattr(model, 'roi_head', None)
+    if roi_head is None or getattr(roi_head, 'with_shared_head', False):
+        return
+    for pair in ROI_HEADS:
+        extractors, heads = ([*parts(roi_head, 'model.roi_head', (name,))] for name in pair)
+        for (where, extractor), (head_where, head) in zip(extractors, heads):
+            out = getattr(extractor, 'out_channels', None)
+            if isinstance(out, int):
+                if out not in found:
+                    report.add(where, f'out_channels={out}: {source} gives {listed(found)}')
+                expect(report, head_where, head, [out], where)
+
+
+def images_for(cfg, model: nn.Module) -> Tensor:
+    """Two images of the size and channels that the backbone is made for."""
+    size = cfg.model.get('backbone', {}).get('img_size', 224)
+    count = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
+    return torch.empty(2, count if isinstance(count, int) else 3, *to_2tuple(size), device='meta')
+
+
+def channels(model: nn.Module, name: str, given) -> tuple[tuple, list[int]] | None:
+    """What a part of the model makes of ``given``, and the channels; None where that is unclear."""
+    try:
+        outputs = getattr(model, name)(given)
+        # a distilled model's last output is a pair
+        found = [(output[0] if isinstance(output, (tuple, list)) else output)
+                 for output in outputs]
+        return (outputs, [output.shape[1] for output in found]) if all(
+            output.dim() in (2, 4) for output in found) else None
+    except Exception:  # what it needs values for
+        return None
+
+
+def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules of those parts that there are, of lists each entry."""
+    for name in names:
+        part = getattr(model, name, None)
+        if isinstance(part, nn.ModuleList):
+            yield from ((f'{where}.{name}.{index}', entry) for index, entry in enumerate(part))
+        elif isinstance(part, nn.Module):
+            yield f'{where}.{name}', part
+
+
+def expect(report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
+    """Whether a part can take maps of these channels; reports it where it cannot."""
+    wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
+    if index is not None:  # mmseg's heads pick their maps
+        picks = index if isinstance(index, (list, tuple)) else [index]
+        if not all(-len(found) <= pick < len(found) for pick in picks):
+            report.add(where, f'in_index={index}: {source} gives {len(found)} maps')
+            return False
+        found = [found[pick] for pick in picks]
+    if isinstance(wanted, int):
+        concatenated = index is not None and len(found) > 1
+        fits = wanted == sum(found) if concatenated else wanted in found
+    elif isinstance(wanted, (list, tuple)):
+        exact = index is not None or any(cls.__name__ == 'FPN' for cls in type(part).__mro__)
+        fits = list(wanted) == found if exact else all(count in found for count in wanted)
+    else:
+        return True
+    if not fits:
+        report.add(where, f'in_channels={wanted}: {source} gives {listed(found)}')
+    return fits
+
+
+def listed(found: list[int]) -> str:
+    """Channels as a config would have them."""
+    return str(found[0] if len(found) == 1 else found)

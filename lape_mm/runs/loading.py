@@ -1,0 +1,101 @@
+"""What a run takes from a checkpoint: all of it, or one line that says why not."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from lape_mm.checkpoints.files import CheckpointError, one_line, read_checkpoint
+from lape_mm.checkpoints.layouts import unwrap
+
+from .errors import RunError
+from .takeover import check_taken_over, settings
+
+
+def check_fits(model: nn.Module, checkpoint: str) -> None:
+    """Raises RunError unless a checkpoint holds exactly the model's weights.
+
+    mmengine loads what fits and warns about the rest, so that another joining or another head
+    would be evaluated half untrained.
+    """
+    try:
+        text = misfits(model, unwrap(read_checkpoint(checkpoint)))
+    except CheckpointError as error:
+        text = str(error)
+        raise RunError(text if text.startswith(checkpoint) else f'{checkpoint}: {text}') from error
+    if text:
+        raise RunError(f'{checkpoint} {text}')
+
+
+def misfits(model: nn.Module, found: Mapping[str, Tensor], *, partly: bool = False) -> str:
+    """Why weights are not a model's, '' where they are.
+
+    Args:
+        model: maybe in the wrapper of a distributed run.
+        found: the weights.
+        partly: whether names may be missing or more, and shapes others, as for a model that only
+            starts from weights of another task.
+    """
+    wanted = (model.module if is_model_wrapper(model) else model).state_dict()
+    shared = [name for name in wanted if name in found]
+    differences = {} if partly else {
+        'missing': [name for name in wanted if name not in found],
+        'unknown to the model': [name for name in found if name not in wanted],
+        'of another shape': [name for name in shared if found[name].shape != wanted[name].shape]}
+    differences['of another kind of number'] = [
+        name for name in shared if not isinstance(found[name], Tensor)
+        or found[name].is_floating_point() != wanted[name].is_floating_point()]
+    if not any(differences.values()):
+        return ''
+    text = '; '.join(f'{what}: {len(names)}, first {names[0]}'
+                     for what, names in differences.items() if names)
+    return one_line(f'does not fit the config ({text}): was it trained with other settings, such '
+                    'as another --joining?')
+
+
+class FittingWeightsHook(Hook):
+    """Ends a run whose checkpoint mmengine would load in part, and one with integers as weights.
+
+    A resumed run needs all of its weights, and its place; `load_from` takes what is there.
+    """
+
+    priority = 'VERY_HIGH'  # before the weights are copied anywhere
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        resumes = runner.cfg.get('resume')
+        averaged = {name.removeprefix('module.'): value for name, value
+                    in (checkpoint.get('ema_state_dict') or {}).items() if name != 'steps'}
+        for found in (checkpoint.get('state_dict', checkpoint), *([averaged] if averaged else [])):
+            if text := misfits(runner.model, found, partly=not resumes):
+                raise CheckpointError(text)
+        for name in ('epoch', 'iter') if resumes else ():
+            value = (checkpoint.get('meta') or {}).get(name)
+            if not isinstance(value, int) or not 0 <= value < 2 ** 31:
+                raise CheckpointError(f'meta.{name}={value!r:.100}: a run needs the number of '
+                                      f'{name}s that it has done')
+
+
+def guard_loading(runner: Runner) -> None:
+    """Makes `load_from` and resuming end in one line where a checkpoint is not what it should be.
+
+    The runner then raises CheckpointError, which names the file.
+    """
+    load_or_resume = runner.load_or_resume
+
+    def guarded() -> None:
+        before = settings(runner)
+        try:
+            load_or_resume()
+            check_taken_over(runner, before)
+        except Exception as error:  # mmengine expects what its own checkpoints hold, unchecked
+            path, text = str(runner.cfg.load_from), str(error).strip()
+            if not isinstance(error, CheckpointError):
+                first = (text.splitlines() or [''])[0][:300]
+                text = f'a run cannot take it over ({type(error).__name__}: {first})'
+            raise CheckpointError(text if text.startswith(path) else f'{path}: {text}') from error
+
+    runner.load_or_resume = guarded
+    runner.register_hook(FittingWeightsHook())

@@ -1,0 +1,54 @@
+"""What was found wrong with a config: one line a problem, with the places that share it."""
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from mmengine.config import Config
+
+
+@dataclass
+class Report:
+    """Problems, each with the places of the config that share it."""
+
+    cfg: Config
+    found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, where: str, text: str, remedy: str = '') -> None:
+        """Takes a problem and its remedy, in which ``{where}`` stands for each of its places."""
+        places = self.found.setdefault((text, remedy), [])
+        if where not in places:
+            places.append(where)
+
+    def warn(self, where: str, text: str) -> None:
+        """Takes what does not keep the run from starting."""
+        self.warnings.append(f'{where}: {text}')
+
+    def lines(self) -> list[str]:
+        """One line a problem: its places, what is wrong, what to do."""
+        lines = []
+        for (text, remedy), places in self.found.items():
+            line = f'{", ".join(places)}: {text}'
+            if remedy:
+                words = (' '.join(word.replace('{where}', place) for place in places)
+                         if '{where}' in word else word for word in remedy.split(' '))
+                line += f'; {" ".join(words)}'
+            lines.append(line)
+        return lines
+
+    def path_remedy(self, path: str, key: str) -> str:
+        """How to point the config at another path: by environment variable where there is one.
+
+        Args:
+            path: what is missing.
+            key: what holds it, below its place in the config.
+        """
+        for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
+                                        self.cfg.text):
+            value = os.environ.get(name, default).rstrip('/')
+            if path == value or path.startswith(f'{value}/'):
+                state = 'now' if name in os.environ else 'not set, its default is'
+                return f'set {name} to the folder of your data ({state} {value})'
+        return f'point at yours with --cfg-options {{where}}.{key}=PATH'

@@ -1,0 +1,185 @@
+"""Reads files that are damaged or made to do harm, each with a limit of time and memory.
+
+    python tests/reliability/fuzz.py 1000
+
+prints for each kind of file how many were tried and what became of them.
+"""
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import torch
+from hostile import hostile
+from mutants import mutants, sound
+
+from lape_mm.checkpoints.files import CheckpointError
+from lape_mm.checkpoints.loader import CONFIGS, load_from_file
+
+SECONDS = 20  # for one file
+MEMORY = 768 * 2 ** 20  # bytes beyond what the process has before; no file is larger than 4 MiB
+GOOD = ('refused', 'read')
+BAD = ('executed', 'hung', 'killed', 'out of memory', 'another error', 'more than a line',
+       'unnamed', 'no dict')
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file: one of GOOD or BAD, and what was said."""
+
+    kind: str
+    name: str
+    result: str
+    message: str
+
+
+def files(canary: Path, seed: int, most_hostile: int | None = None) \
+        -> Iterator[tuple[str, str, bytes]]:
+    """Kind, name and content of files without end: the sound, the hostile ones, then mutants.
+
+    Args:
+        canary: see `hostile`.
+        seed: of what is drawn.
+        most_hostile: a sample of so many of the hostile ones; None for all, some 450.
+    """
+    rng, good, bad = random.Random(seed), sound(), hostile(canary)
+    if most_hostile is not None:
+        bad = rng.sample(list(bad), most_hostile)
+    return chain((('sound', name, content) for name, content in good.items()), bad,
+                 mutants(rng, good))
+
+
+def fuzz(chosen: Iterable[tuple[str, str, bytes]], folder: Path, canary: Path) -> list[Outcome]:
+    """Reads each file in a worker that is started anew when it dies or hangs.
+
+    Args:
+        chosen: kind, name and content.
+        folder: where they are written, one after the other.
+        canary: an empty folder; whatever appears there was executed.
+    """
+    outcomes, worker = [], None
+    for number, (kind, name, content) in enumerate(chosen):
+        path = folder / f'{number}_{name}'
+        path.write_bytes(content)
+        if worker is None:
+            ours, theirs = multiprocessing.Pipe()
+            worker = multiprocessing.get_context('fork').Process(
+                target=_work, args=(theirs, folder), daemon=True)
+            worker.start()
+            theirs.close()
+        result, message = 'killed', ''
+        try:
+            ours.send(str(path))
+            if ours.poll(SECONDS):
+                result, message = ours.recv()
+            else:
+                result = 'hung'
+        except (EOFError, OSError):
+            pass
+        if result in ('killed', 'hung'):
+            worker.kill()
+            worker.join()
+            message, worker = f'{result} (exit code {worker.exitcode})', None
+        for trace in canary.iterdir():
+            result, message = 'executed', f'{trace} is there'
+            trace.rmdir() if trace.is_dir() else trace.unlink()
+        outcomes.append(Outcome(kind, path.name, result, message))
+        path.unlink()
+    if worker is not None:
+        worker.kill()
+        worker.join()
+    return outcomes
+
+
+def _work(connection, folder: Path) -> None:
+    """Reads what it is told to, until it is killed."""
+    os.chdir(folder)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    torch.set_num_threads(1)
+    warnings.simplefilter('ignore')
+    with open('/proc/self/statm') as file:
+        now = int(file.read().split()[0]) * os.sysconf('SC_PAGE_SIZE')
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
+    while True:
+        connection.send(_read(connection.recv()))
+
+
+def _read(path: str) -> tuple[str, str]:
+    try:
+        content = load_from_file(path, 'cpu')
+    except CheckpointError as error:
+        message = str(error)
+        if any(word in message for word in ('MemoryError', 'allocate', 'bad_alloc')):
+            return 'out of memory', message
+        if not message.startswith(path):
+            return 'unnamed', message
+        return ('refused' if message.isprintable() else 'more than a line'), message
+    except MemoryError as error:
+        return 'out of memory', repr(error)
+    except BaseException as error:
+        return 'another error', repr(error)[:500]
+    return ('read' if isinstance(content, Mapping) and not _configs(content) else 'no dict'), ''
+
+
+def _configs(content: Mapping) -> bool:
+    """Whether a text is still there that mmengine would run."""
+    for *outer, name in CONFIGS:
+        entry = content
+        for key in outer:
+            entry = entry.get(key) if isinstance(entry, Mapping) else None
+        if isinstance(entry, Mapping) and name in entry:
+            return True
+    return False
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """A line for each kind of file: how many, and what became of them."""
+    counts: dict[str, Counter] = {}
+    for outcome in outcomes:
+        for kind in (outcome.kind, 'all'):
+            counts.setdefault(kind, Counter())[outcome.result] += 1
+    counts['all'] = counts.pop('all')
+    columns = ('tried', *GOOD, *BAD)
+    lines = [f'{"":12}' + ''.join(f'{name:>{len(name) + 2}}' for name in columns)]
+    for kind, found in counts.items():
+        numbers = (found.total(), *(found[name] for name in columns[1:]))
+        lines.append(f'{kind:12}' + ''.join(f'{number:>{len(name) + 2}}'
+                                            for name, number in zip(columns, numbers)))
+    return '\n'.join(lines)
+
+
+def run(count: int, seed: int, folder: Path, most_hostile: int | None = None) -> list[Outcome]:
+    """Reads the first ``count`` of `files`, in an empty folder."""
+    canary, place = folder / 'canary', folder / 'files'
+    canary.mkdir()
+    place.mkdir()
+    return fuzz(islice(files(canary, seed, most_hostile), count), place, canary)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('count', type=int, nargs='?', default=1000)
+    parser.add_argument('--seed', type=int, default=0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = run(args.count, args.seed, Path(folder))
+    print(table(outcomes))
+    bad = [outcome for outcome in outcomes if outcome.result in BAD]
+    for outcome in bad:
+        print(f'{outcome.result}: {outcome.name}: {outcome.message}')
+    return bool(bad)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""No file that is read as a checkpoint runs, hangs or ends anything; each bad one is named."""
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+pytest.importorskip('mmengine', reason='hostile files name classes of it')
+
+import fuzz  # noqa: E402
+import small_runs as runs  # noqa: E402
+import torch  # noqa: E402
+from crafted import Call, saved  # noqa: E402
+
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+
+
+def check(outcomes, count):
+    results = Counter(outcome.result for outcome in outcomes)
+    bad = [outcome for outcome in outcomes if outcome.result in fuzz.BAD]
+    assert not bad and len(outcomes) == count == results['refused'] + results['read'], bad[:9]
+    made = {outcome.kind for outcome in outcomes} & {
+        'code', 'memory', 'time', 'storage', 'weights', 'entries', 'opcodes', 'archive',
+        'safetensors', 'other'}
+    assert made, 'no hostile file among them'
+    for outcome in outcomes:  # mutants may be sound still
+        if outcome.kind == 'sound' or outcome.kind in made:
+            assert outcome.result == ('read' if outcome.kind == 'sound' else 'refused'), outcome
+
+
+def test_some_files(tmp_path):
+    check(fuzz.run(120, seed=7, folder=tmp_path, most_hostile=70), 120)
+
+
+@pytest.mark.long
+def test_a_thousand_files(tmp_path):
+    outcomes = fuzz.run(1200, seed=0, folder=tmp_path)
+    print(fuzz.table(outcomes))
+    check(outcomes, 1200)
+
+
+@pytest.mark.parametrize('result, reader', [
+    ('executed', lambda path, *_: torch.load(path, weights_only=False)),
+    ('another error', lambda path, *_: torch.load(path, weights_only=True)),
+    ('hung', lambda path, *_: os.read(os.pipe()[0], 1)),
+    ('killed', lambda path, *_: os._exit(9)),
+    ('out of memory', lambda path, *_: bytearray(2 ** 40)),
+    ('no dict', lambda path, *_: [1])])
+def test_the_fuzzer_sees_what_it_is_there_for(result, reader, tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, 'load_from_file', reader)
+    monkeypatch.setattr(fuzz, 'SECONDS', 1)
+    folder, canary = tmp_path / 'files', tmp_path / 'canary'
+    folder.mkdir()
+    canary.mkdir()
+    content = saved({'a': Call(os.mkdir, str(canary / 'ran'))})
+    outcomes = fuzz.fuzz([('code', 'code.pth', content)] * 2, folder, canary)
+    assert [outcome.result for outcome in outcomes] == [result] * 2
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """The checkpoint of a run of one epoch."""
+    if lacking := missing(*TOOLBOXES['mmpretrain']):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    folder = tmp_path_factory.mktemp('trained')
+    os.environ['LAPE_MM_SCENES'] = str(folder / 'scenes')
+    runs.preload(['mmpretrain'])
+    given = runs.arguments('deit', folder / 'run', options={'train_cfg.max_epochs': 1})
+    assert runs.run(given, folder / 'log') == 0, (folder / 'log').read_text()
+    yield runs.last(folder / 'run')
+    del os.environ['LAPE_MM_SCENES']
+
+
+def tool(name, checkpoint, log, *more):
+    """Runs tools/NAME.py on a checkpoint: exit status and what it has printed."""
+    given = runs.arguments('deit', log.parent / 'run', options={'train_cfg.max_epochs': 2})
+    options = [f'{key}={value}' for key, value in given.cfg_options.items()] + [*more]
+
+    def work():
+        sys.path.insert(0, str(runs.ROOT / 'tools'))
+        sys.modules.pop(name, None)  # `test` is also a package of Python itself
+        torch.set_num_threads(1)
+        return __import__(name).main([
+            given.config, *(['--resume'] if name == 'train' else []), str(checkpoint),
+            '--work-dir', given.work_dir, '--joining', 'mpvg', '--cfg-options', *options])
+    status = runs.wait(runs.fork(work, log))
+    return status, log.read_text()
+
+
+def change(content, *path, value=None):
+    """Sets an entry of nested dicts and lists, or takes it away."""
+    *outer, last = path
+    for key in outer:
+        content = content[key]
+    if value is None:
+        del content[last]
+    else:
+        content[last] = value
+
+
+CHANGES = {
+    'code': dict(path=('meta', 'x'), said='refused'),
+    'integers': dict(path=('state_dict', 'backbone.norm.weight'),
+                     value=torch.ones(96, dtype=torch.int64), said='another kind of number'),
+    'nan': dict(path=('state_dict', 'backbone.norm.weight'), value=torch.full((96,), float('nan')),
+                said='not finite'),
+    'text': dict(path=('state_dict', 'backbone.norm.weight'), value='text', said='is a str'),
+    'other weights': dict(path=('state_dict', 'backbone.norm.weight'), said='missing: 1')}
+RUNS = {
+    'no message hub': dict(path=('message_hub',), said="KeyError: 'message_hub'"),
+    'no iteration': dict(path=('meta', 'iter'), said='meta.iter=None'),
+    'a strange iteration': dict(path=('meta', 'iter'), value=-3, said='meta.iter=-3'),
+    'a strange epoch': dict(path=('meta', 'epoch'), value='x', said="meta.epoch='x'"),
+    'a strange score': dict(path=('message_hub', 'runtime_info', 'best_score'), value='x',
+                            said="'best_score' in its message hub is 'x'"),
+    'another optimizer': dict(path=('optimizer', 'param_groups'), value=[{}], said='ValueError'),
+    'strange moments': dict(path=('optimizer', 'state', 0, 'exp_avg'), value='x',
+                            said="'exp_avg' of a weight"),
+    'moments of another': dict(path=('optimizer', 'state', 0, 'exp_avg'), value=torch.ones(1),
+                               said="'exp_avg' of a weight"),
+    'a rate that is text': dict(path=('optimizer', 'param_groups', 0, 'lr'), value='x',
+                                said="'lr' of optimizer group 0"),
+    'a step that is text': dict(path=('param_schedulers', 0, 'last_step'), value='x',
+                                said="'last_step' of schedule"),
+    'a method that is a number': dict(path=('param_schedulers', 0, 'step'), value=3,
+                                      said="schedule 0 has no setting 'step'"),
+    'strange schedule': dict(path=('param_schedulers',), value=3, said='TypeError')}
+
+
+QUICK = {('test', 'code'), ('test', 'integers'), ('train', 'code'), ('train', 'text'),
+         ('train', 'no message hub'), ('train', 'strange moments')}
+ALL = [*(('test', name) for name in CHANGES), *(('train', name) for name in (*CHANGES, *RUNS))]
+
+
+@pytest.mark.parametrize('name, change_of', [
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in ALL])
+def test_tools_name_a_strange_checkpoint(name, change_of, trained, tmp_path):
+    content, wanted = torch.load(trained, weights_only=False), {**CHANGES, **RUNS}[change_of]
+    mark = tmp_path / 'ran'
+    value = Call(os.mkdir, str(mark)) if change_of == 'code' else wanted.get('value')
+    change(content, *wanted['path'], value=value)
+    torch.save(content, tmp_path / 'strange.pth')
+    status, printed = tool(name, tmp_path / 'strange.pth', tmp_path / 'log')
+    assert status == 2 and not mark.exists() and 'Traceback' not in printed, printed
+    errors = [line for line in printed.splitlines() if 'error: ' in line]
+    assert len(errors) == 1 and str(tmp_path / 'strange.pth') in errors[0], printed
+    assert wanted['said'] in errors[0] and errors[0] == printed.splitlines()[-1]
+
+
+@pytest.mark.parametrize('name', ['train', 'test'])
+def test_a_config_in_a_checkpoint_is_not_run(name, trained, tmp_path):
+    """mmengine evaluates it on resuming, and compares the number of GPUs that stands in it."""
+    content, mark = torch.load(trained, weights_only=False), tmp_path / 'ran'
+    config = f'import os\nos.mkdir({str(mark)!r})\ngpu_ids = range(8)'
+    content['meta'].update(config=config, cfg=config)
+    content['message_hub']['runtime_info']['cfg'] = config
+    torch.save(content, tmp_path / 'other.pth')
+    status, printed = tool(name, tmp_path / 'other.pth', tmp_path / 'log')
+    assert status == 0 and not mark.exists(), printed
+    if name == 'train':  # and the next checkpoint has the config of its own run
+        last = torch.load(tmp_path / 'run/epoch_2.pth', weights_only=False)
+        assert 'max_epochs = 2' in last['message_hub']['runtime_info']['cfg'].replace('=2', ' = 2')
+
+
+def test_a_checkpoint_has_no_file_deleted(trained, tmp_path):
+    """mmengine deletes what the message hub calls the best checkpoint, once there is a better."""
+    content, folder = torch.load(trained, weights_only=False), tmp_path / 'precious'
+    folder.mkdir()
+    info = content['message_hub']['runtime_info']
+    info.update(best_ckpt=str(folder), best_score=-1.)
+    content['message_hub']['resumed_keys'].update(best_ckpt=True, best_score=True)
+    torch.save(content, tmp_path / 'other.pth')
+    status, printed = tool('train', tmp_path / 'other.pth', tmp_path / 'log',
+                           'default_hooks.checkpoint.save_best=accuracy/top1')
+    assert status == 0 and list((tmp_path / 'run').glob('best_*.pth')), printed
+    assert folder.is_dir() and f'{folder}' in printed and 'is left alone' in printed
+
+
+def test_trusted_code_is_run_and_named(trained, tmp_path):
+    content, mark = torch.load(trained, weights_only=False), tmp_path / 'ran'
+    content['meta']['x'] = Call(os.mkdir, str(mark))
+    torch.save(content, tmp_path / 'mine.pth')
+    given = runs.arguments('deit', tmp_path / 'run', resume=str(tmp_path / 'mine.pth'),
+                           options={'train_cfg.max_epochs': 2}, trust_checkpoint=True)
+    status = runs.run(given, tmp_path / 'log')
+    printed = (tmp_path / 'log').read_text()
+    assert status == 0 and mark.exists(), printed
+    assert f'--trust-checkpoint: {tmp_path / "mine.pth"} is loaded without a check' in printed
