@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment  # comes with torch
+from markupsafe import Markup
 
-TEMPLATE = '''<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{{ title }}</title>
-<style>
+STYLE = '''
 :root { --page: #fbfaf8; --card: #ffffff; --text: #1d2126; --soft: #5d6670; --line: #dfe2e6;
         --link: #1f5f99; }
 @media (prefers-color-scheme: dark) {
@@ -41,7 +35,16 @@ th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(
          white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .settings td, .settings th { text-align: left; white-space: normal; vertical-align: top;
-                             min-width: 7rem; }
+                             min-width: 7rem; }'''
+TEMPLATE = '''<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ title }}</title>
+<style>
+{{ style }}
 </style>
 </head>
 <body>
@@ -103,9 +106,13 @@ def page(title: str, settings: Mapping[str, Mapping[str, str]], rows: Sequence[M
                           least=min(int(size[0] * READABLE), 1060),
                           tables=tables(row['numbers'])))
     names = list(dict.fromkeys(name for values in settings.values() for name in values))
-    # nothing of a config may become markup
-    template = Environment(autoescape=True).from_string(TEMPLATE)
-    return template.render(title=title, settings=settings, names=names, rows=shown)
+    return fill(TEMPLATE, title=title, settings=settings, names=names, rows=shown)
+
+
+def fill(template: str, **values) -> str:
+    """A page from a template, which gets `STYLE` as ``style``; no value can become markup."""
+    return Environment(autoescape=True).from_string(template).render(
+        style=Markup(STYLE), **values)
 
 
 def png_size(image: bytes) -> tuple[int, int]:
