@@ -14,6 +14,7 @@ ROOMS = {
     'backbones': TOOLBOXES | {f'lape_mm.{room}' for room in ('checkpoints', 'engine', 'datasets',
                                                             'runs')},
     'checkpoints': STACK - {'mmengine'} | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},
+    'analysis': STACK | {f'lape_mm.{room}' for room in ('engine', 'export', 'datasets', 'runs')},
     'export': STACK | {f'lape_mm.{room}' for room in ('checkpoints', 'engine', 'datasets',
                                                       'runs')},
     'timm': STACK | {'lape_mm.engine', 'lape_mm.datasets', 'lape_mm.runs'},

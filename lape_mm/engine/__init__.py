@@ -7,8 +7,10 @@ from .finite_loss import FiniteLossHook
 from .fold_hook import FoldHook
 from .frozen import FreezingOptimWrapperConstructor
 from .layer_decay import LayerDecayOptimWrapperConstructor
+from .position_hook import PositionHook
 from .safe_checkpoint import SafeCheckpointHook
 
 __all__ = ['BFloat16OptimWrapper', 'CpuDataParallel', 'DeviceLoader', 'DeviceTrainLoop',
            'ExactRunHook', 'FiniteLossHook', 'FoldHook', 'FreezingOptimWrapperConstructor',
-           'LayerDecayOptimWrapperConstructor', 'MissedValidationHook', 'SafeCheckpointHook']
+           'LayerDecayOptimWrapperConstructor', 'MissedValidationHook', 'PositionHook',
+           'SafeCheckpointHook']

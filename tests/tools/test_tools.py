@@ -20,7 +20,8 @@ def tool(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
         return __import__(name)
     yield load
-    for name in ('train', 'test', 'deploy', 'export_onnx', 'convert_checkpoint'):
+    for name in ('train', 'test', 'deploy', 'export_onnx', 'convert_checkpoint',
+                 'analyze_position'):
         sys.modules.pop(name, None)
 
 
@@ -62,7 +63,8 @@ def test_mistakes(tool, capsys, monkeypatch, name, argv, said):
 @pytest.mark.parametrize('name, argv', [
     ('train', ['c.py']), ('test', ['c.py', 'x.pth']),
     ('deploy', ['c.py', 'x.pth', 'out', '--img-size', '64']),
-    ('export_onnx', ['c.py', 'x.pth', 'o.onnx', '--img-size', '64'])])
+    ('export_onnx', ['c.py', 'x.pth', 'o.onnx', '--img-size', '64']),
+    ('analyze_position', ['c.py', 'x.pth', '--images', 'i', '--out', 'o'])])
 def test_trust_is_off_unless_asked_for(tool, name, argv):
     parse = tool(name).parse_args
     assert parse(argv).trust_checkpoint is False

@@ -1,0 +1,144 @@
+"""One self-contained HTML page of a report: no script, nothing from outside."""
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment  # comes with torch
+from markupsafe import Markup
+
+STYLE = '''
+:root { --page: #fbfaf8; --card: #ffffff; --text: #1d2126; --soft: #5d6670; --line: #dfe2e6;
+        --link: #1f5f99; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171b; --card: #1d2126; --text: #e8eaed; --soft: #a3adb8; --line: #353c45;
+          --link: #86bdf0; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--text);
+       font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 0 0 .2rem; }
+p { margin: .4rem 0; max-width: 46rem; }
+.soft { color: var(--soft); font-size: .9rem; }
+a { color: var(--link); }
+nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; font-size: .95rem; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
+          padding: 1rem; margin: 1.2rem 0; }
+.wide { overflow-x: auto; margin: .8rem 0 0; }
+.figure { background: #ffffff; border-radius: 6px; padding: .4rem; }
+.figure img { display: block; width: 100%; height: auto; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
+         white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+.settings td, .settings th { text-align: left; white-space: normal; vertical-align: top;
+                             min-width: 7rem; }'''
+TEMPLATE = '''<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ title }}</title>
+<style>
+{{ style }}
+</style>
+</head>
+<body>
+<main>
+<h1>{{ title }}</h1>
+<p class="soft">What position embedding (PE) does in {{ 'this model' if settings|length == 1
+else 'these models' }}. MPVG is AAAI 2025, LaPE is ICCV 2023.</p>
+<nav>{% for row in rows %}<a href="#{{ row.key }}">{{ row.title }}</a>{% endfor %}</nav>
+<section id="settings">
+<h2>Settings</h2>
+<div class="wide"><table class="settings">
+<tr><th></th>{% for label in settings %}<th>{{ label }}</th>{% endfor %}</tr>
+{% for name in names %}<tr><td>{{ name }}</td>{% for values in settings.values() %}
+<td>{{ values.get(name, '') }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+</section>
+{% for row in rows %}
+<section id="{{ row.key }}">
+<h2>{{ row.title }}</h2>
+<p class="soft">{{ row.paper }}</p>
+<p>{{ row.meaning }}</p>
+{% if row.found %}<p><b>Here:</b> {{ row.found }}</p>{% endif %}
+<div class="wide"><div class="figure"
+ style="min-width: {{ row.least }}px; max-width: {{ row.size[0] }}px"><img
+ alt="{{ row.title }} of {{ row.numbers|join(', ') }}" width="{{ row.size[0] }}"
+ height="{{ row.size[1] }}" src="data:image/png;base64,{{ row.image }}"></div></div>
+{% for table in row.tables %}
+<div class="wide"><table>
+<tr><th>{{ table.name }}</th>{% for column in table.columns %}<th>{{ column }}</th>{% endfor %}
+</tr>
+{% for label, values in table.rows %}<tr><td>{{ label }}</td>{% for value in values %}
+<td>{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% endfor %}
+<p class="soft">Files: {{ row.figures|join(', ') }}, {{ row.arrays }}</p>
+</section>
+{% endfor %}
+</main>
+</body>
+</html>
+'''
+READABLE = .38  # the least share of its size at which a figure's letters can be read
+
+
+def page(title: str, settings: Mapping[str, Mapping[str, str]], rows: Sequence[Mapping],
+         folder: Path) -> str:
+    """The page.
+
+    Args:
+        title: of the page.
+        settings: label of a model -> name -> text.
+        rows: of the summary, whose PNG files lie in ``folder``.
+    """
+    shown = []
+    for row in rows:
+        image = (folder / row['figures'][0]).read_bytes()
+        size = png_size(image)
+        shown.append(dict(row, image=base64.b64encode(image).decode(), size=size,
+                          least=min(int(size[0] * READABLE), 1060),
+                          tables=tables(row['numbers'])))
+    names = list(dict.fromkeys(name for values in settings.values() for name in values))
+    return fill(TEMPLATE, title=title, settings=settings, names=names, rows=shown)
+
+
+def fill(template: str, **values) -> str:
+    """A page from a template, which gets `STYLE` as ``style``; no value can become markup."""
+    return Environment(autoescape=True).from_string(template).render(
+        style=Markup(STYLE), **values)
+
+
+def png_size(image: bytes) -> tuple[int, int]:
+    """Width and height in the header of a PNG file, in pixels."""
+    return int.from_bytes(image[16:20], 'big'), int.from_bytes(image[20:24], 'big')
+
+
+def tables(numbers: Mapping[str, Mapping]) -> list[dict]:
+    """The numbers of a row: a table for all single ones, and one for each list over layers."""
+    names = list(dict.fromkeys(name for values in numbers.values() for name in values))
+    lists = [name for name in names if any(isinstance(values.get(name), list)
+                                           for values in numbers.values())]
+    single = [name for name in names if name not in lists]
+    found = []
+    for name in lists:
+        columns = range(max(len(values.get(name) or []) for values in numbers.values()))
+        found.append(dict(name=name, columns=columns, rows=[
+            (label, [number(value) for value in values.get(name) or []])
+            for label, values in numbers.items()]))
+    if single:
+        found.append(dict(name='', columns=single, rows=[
+            (label, [number(values.get(name)) for name in single])
+            for label, values in numbers.items()]))
+    return found
+
+
+def number(value: float | None) -> str:
+    """Three digits, a dash where there is none."""
+    return '–' if value is None else f'{value:.3g}'

@@ -1,0 +1,199 @@
+"""What a model does with real images, layer by layer, seen by forward hooks."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+from lape_mm.backbones.encoder import Encoder
+
+from .attention import AttentionProbe, look, mean_distance
+from .measures import center, distances
+from .received import final_term, find_encoder, to_array
+
+
+@dataclass
+class LastNorm:
+    """What enters and leaves the last LayerNorm.
+
+    Attributes:
+        before, after, with_position: (B, T, C): its input, its output, and that plus the final
+            term of PE where there is one (MPVG), else the output again. T tokens as in the last
+            layer; 1 where it sees one vector an image (CeiT).
+        final: (T, C), the final term, or None.
+        gamma, beta: (C,), its scale and shift.
+        grid: (h, w) of the patches among the tokens; None for one vector.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    with_position: np.ndarray
+    final: np.ndarray | None
+    gamma: np.ndarray
+    beta: np.ndarray
+    grid: tuple[int, int] | None
+
+
+@dataclass
+class Record:
+    """Means over B images; lists have an entry a layer.
+
+    Attributes:
+        tokens: (T, C) each, the tokens after the attention's pre-norm, without PE.
+        grids: (h, w) in tokens.
+        prefix: number of prefix tokens P, T = P + h * w.
+        class_token: whether the first of them is a class token.
+        last: None where no LayerNorm follows the last layer.
+        attention_distance: (heads,) each, in pixels.
+        attention_maps: (heads, h, w) each, where the class token looks or, without one, the patch
+            in the middle; with windows, in the middle of every window, (h, w) being the window's.
+        feature_maps: (B, h, w) each, L2 norm over the channels of each map that the backbone
+            returns; none for classification.
+    """
+
+    tokens: list[np.ndarray]
+    grids: list[tuple[int, int]]
+    prefix: int
+    class_token: bool
+    last: LastNorm | None
+    attention_distance: list[np.ndarray]
+    attention_maps: list[np.ndarray]
+    feature_maps: list[np.ndarray] = field(default_factory=list)
+
+
+class Watch:
+    """Hooks of one encoder, which note what one image's forward does.
+
+    What is computed twice is noted once: a classifier's last layer, which makes the class token
+    alone, is run again for all tokens, and its own result is left as it is.
+
+    Args:
+        encoder: the backbone.
+        pixels: (h, w) of the image.
+    """
+
+    def __init__(self, encoder: Encoder, pixels: tuple[int, int]):
+        self.encoder, self.pixels = encoder, pixels
+        self.prefix = len(encoder.prefix_tokens())
+        self.layer: int | None = None
+        self.grids, self.tokens, self.distance, self.maps = (
+            [None] * encoder.depth for _ in range(4))
+        self.before = self.after = None
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Within, a forward is noted."""
+        with ExitStack() as stack:
+            for layer, module in enumerate(self.encoder.layers_in_order()):
+                for handle in (
+                        module.register_forward_pre_hook(partial(self.entering, layer)),
+                        module.register_forward_hook(partial(self.leaving, layer),
+                                                     with_kwargs=True),
+                        module.attention_norm.register_forward_hook(partial(self.normed, layer))):
+                    stack.callback(handle.remove)
+            if self.encoder.norm is not None:
+                handle = self.encoder.norm.register_forward_hook(self.last_normed)
+                stack.callback(handle.remove)
+            stack.enter_context(AttentionProbe(self.attended))
+            yield
+
+    def entering(self, layer: int, module: nn.Module, args) -> None:
+        self.layer = layer
+        # Swin's tokens are a map, all others come with their grid
+        self.grids[layer] = tuple(args[0].shape[1:3]) if args[0].ndim == 4 else tuple(args[2])
+
+    def leaving(self, layer: int, module: nn.Module, args, kwargs, output: Tensor) -> None:
+        if kwargs.get('keep') is not None:
+            self.before = module.forward(*args, **{**kwargs, 'keep': None})
+        self.layer = None
+
+    def normed(self, layer: int, module: nn.Module, args, output: Tensor) -> None:
+        self.tokens[layer] = output.flatten(1, -2)[0]
+
+    def last_normed(self, module: nn.LayerNorm, args, output: Tensor) -> None:
+        if self.before is None:
+            self.before, self.after = args[0], output
+        else:
+            self.after = module.forward(self.before)
+
+    def attended(self, weights: Tensor) -> None:
+        # a stem's, CeiT's attention over layers, or a last layer that will be run again
+        if self.layer is None or weights.shape[2] != weights.shape[3]:
+            return
+        layer, grid, prefix = self.layer, self.grids[self.layer], self.prefix
+        pitch = tuple(side / count for side, count in zip(self.pixels, grid))
+        if self.attention(layer).window_size is not None:
+            grid, prefix = to_2tuple(self.attention(layer).window_size), 0
+        table = torch.from_numpy(distances(grid, pitch))
+        query = 0 if self.encoder.has_class_token and prefix else prefix + center(grid)
+        self.distance[layer] = mean_distance(weights, table, prefix)
+        self.maps[layer] = look(weights, query, prefix, grid)
+
+    def attention(self, layer: int) -> nn.Module:
+        """The attention of a layer; its ``window_size`` is None where it looks at all tokens."""
+        block = self.encoder.layers_in_order()[layer]
+        return block.attn if hasattr(block, 'attn') else block.self_attn
+
+
+@torch.no_grad()
+def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
+    """Runs a model's backbone on images, one after the other, in evaluation mode.
+
+    Args:
+        model: a backbone of this package, or a model around one.
+        images: (3, H, W) each, as the backbone gets them (normalised), all of one size.
+
+    Raises:
+        ValueError: no images, images of several sizes, or see `received.find_encoder`.
+    """
+    encoder, seen = find_encoder(model), []
+    images = list(images)
+    sizes = {tuple(image.shape[-2:]) for image in images}
+    if len(sizes) != 1:
+        raise ValueError(f'expected images of one size, got {sorted(sizes) or "none"}')
+    pixels = sizes.pop()
+    training = {module for module in encoder.modules() if module.training}
+    encoder.eval()
+    try:
+        for image in images:
+            watch = Watch(encoder, pixels)
+            with watch.installed():
+                outputs = encoder(image[None])
+            maps = [to_array(level[0].norm(dim=0)) for level in outputs
+                    if isinstance(level, Tensor) and level.ndim == 4]
+            seen.append((watch, maps))
+    finally:
+        for module in training:
+            module.training = True
+    first = seen[0][0]
+
+    def mean(name: str) -> list[np.ndarray]:
+        return [np.mean([to_array(getattr(watch, name)[layer]) for watch, _ in seen], axis=0)
+                for layer in range(encoder.depth)]
+    return Record(
+        tokens=mean('tokens'), grids=first.grids, prefix=first.prefix,
+        class_token=encoder.has_class_token and first.prefix > 0,
+        last=last_norm(encoder, [watch for watch, _ in seen], encoder.grid_of(pixels)),
+        attention_distance=mean('distance'), attention_maps=mean('maps'),
+        feature_maps=[np.stack(levels) for levels in zip(*(maps for _, maps in seen))])
+
+
+def last_norm(encoder: Encoder, watches: list[Watch], grid: tuple[int, int]) -> LastNorm | None:
+    """What the watches saw at the last LayerNorm; None where there is none."""
+    if encoder.norm is None:
+        return None
+    tokens = watches[0].before.ndim == 3
+    before, after = (np.stack([to_array(getattr(watch, name)[0]) for watch in watches])
+                     for name in ('before', 'after'))
+    if not tokens:
+        before, after = before[:, None], after[:, None]
+    final = final_term(encoder, grid, pooled=not tokens)
+    return LastNorm(before, after, after if final is None else after + final, final,
+                    to_array(encoder.norm.weight), to_array(encoder.norm.bias),
+                    watches[0].grids[-1] if tokens else None)

@@ -1,0 +1,100 @@
+"""What position embedding (PE) does while a model trains, as curves beside the loss."""
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from torch import Tensor, nn
+
+from lape_mm.analysis.measures import correlation, norms
+from lape_mm.analysis.received import find_encoder, received_at
+from lape_mm.backbones.encoder import Encoder
+from lape_mm.registry import HOOKS
+
+
+@HOOKS.register_module()
+class PositionHook(Hook):
+    """Logs the counterbalance, the norms of PE and the last LayerNorm to the run's visualizer.
+
+    Whatever backends the config's visualizer has (files, TensorBoard, W&B) get, by iteration:
+
+        position/correlation/layer{l}   of the normalised tokens, averaged over the batch, with the
+                                        PE that the layer receives (MPVG paper, figure 4)
+        position/norm/layer{l}          mean L2 norm of that PE, of one patch
+        position/last_norm/beta_variance, gamma_variance    (figure 6)
+
+    Layers that receive nothing, or a relative bias, are left out, and so is the last LayerNorm
+    where there is none. Between the iterations that it logs nothing is done: no forward hook is
+    there, no plan is made. Correlations are missing where torch.compile has swallowed the layers.
+
+    Args:
+        interval: iterations from one log to the next.
+
+    Raises:
+        ValueError: interval below 1; from `before_train`, no backbone of this package.
+    """
+
+    priority = 'BELOW_NORMAL'
+
+    def __init__(self, interval: int = 100):
+        if interval < 1:
+            raise ValueError(f'interval={interval}: expected at least 1')
+        self.interval = interval
+        self.handles: list = []
+        self.tokens: dict[int, Tensor] = {}
+        self.grid: tuple[int, int] | None = None
+
+    def encoder(self, runner) -> Encoder:
+        """The backbone that is trained."""
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        return find_encoder(model)
+
+    def before_train(self, runner) -> None:
+        self.encoder(runner)  # refused at the start, not after a hundred iterations
+
+    def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
+        if not self.every_n_train_iters(runner, self.interval) or not is_main_process():
+            return
+        for layer, module in enumerate(self.encoder(runner).layers_in_order()):
+            self.handles.append(
+                module.attention_norm.register_forward_hook(partial(self._note, layer)))
+            if layer == 0:
+                self.handles.append(module.register_forward_pre_hook(self._note_grid))
+
+    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if not self.handles:
+            return
+        while self.handles:
+            self.handles.pop().remove()
+        runner.visualizer.add_scalars(self._scalars(self.encoder(runner)), step=runner.iter + 1)
+        self.tokens.clear()
+
+    def _note_grid(self, module: nn.Module, args) -> None:
+        self.grid = tuple(args[0].shape[1:3]) if args[0].ndim == 4 else tuple(args[2])
+
+    def _note(self, layer: int, module: nn.Module, args, output: Tensor) -> None:
+        # the first batch of the iteration; a checkpointed layer comes a second time
+        if layer not in self.tokens:
+            self.tokens[layer] = output.detach().flatten(1, -2).float().mean(dim=0)
+
+    @torch.no_grad()
+    def _scalars(self, encoder: Encoder) -> dict[str, float]:
+        """Tag -> number; only what is finite."""
+        scalars = {}
+        for layer, entry in enumerate(received_at(encoder, self.grid or encoder.grid)):
+            if entry.values is None or entry.way == 'bias':
+                continue
+            scalars[f'norm/layer{layer}'] = norms(entry.patches).mean()
+            if layer in self.tokens:
+                tokens = self.tokens[layer].cpu().double().numpy()[entry.prefix:]
+                scalars[f'correlation/layer{layer}'] = correlation(tokens, entry.patches)
+        if encoder.norm is not None:
+            for name, values in (('gamma', encoder.norm.weight), ('beta', encoder.norm.bias)):
+                scalars[f'last_norm/{name}_variance'] = values.var(correction=0).item()
+        return {f'position/{name}': float(np.asarray(value)) for name, value in scalars.items()
+                if math.isfinite(value)}

@@ -1,0 +1,160 @@
+"""tools/analyze_position.py: from configs and checkpoints to a report."""
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+
+from lape_mm.analysis.received import find_encoder
+from lape_mm.analysis.write import Analysis, analyse, write_report
+from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
+from lape_mm.checkpoints.layouts import unwrap
+from lape_mm.requirements import install_hint, missing
+
+from .arguments import apply_trust
+from .arguments import joining as read_joining
+from .config import load_config, our_backbones
+from .errors import RunError
+from .images import find_images, load_images
+from .loading import check_fits
+from .summary import short
+
+UNKNOWN = r'pe_norm|pos_embed|bias_table'
+
+
+def analyze(args: Namespace) -> None:
+    """Writes the report and prints where it is.
+
+    Args:
+        args: config, checkpoint, images (a folder), out (a folder), num_images, img_size (None,
+            side, or height and width), joining, cfg_options, trust_checkpoint, compare (a list of
+            texts, see `read_other`).
+
+    Raises:
+        RunError: something is missing, cannot be read or does not fit.
+    """
+    apply_trust(args)
+    if lacking := missing('matplotlib'):
+        raise RunError([install_hint(module) for module in lacking])
+    if args.num_images < 1:
+        raise RunError(f'--num-images {args.num_images}: expected at least one')
+    if args.img_size and min(args.img_size) < 1:
+        raise RunError(f'--img-size {args.img_size}: expected at least one pixel')
+    wanted = [(args.config, args.joining, args.checkpoint),
+              *(read_other(text, args.config) for text in args.compare or ())]
+    # every mistake of a config before minutes of work
+    cfgs = [load_config(config, options=args.cfg_options if config == args.config else None,
+                        joining=joining) for config, joining, _ in wanted]
+    paths = find_images(args.images, args.num_images)
+    models: dict[str, Analysis] = {}
+    pictures = []
+    for cfg, (config, _, checkpoint) in zip(cfgs, wanted):
+        analysis, pictures = analyze_one(cfg, config, checkpoint, paths, args.img_size)
+        models[new_label(label_of(cfg), models)] = analysis
+    title = f'Position embedding in {Path(args.config).stem}'
+    try:
+        rows = write_report(models, pictures, Path(args.out), title)
+    except OSError as error:
+        raise RunError(f'--out {args.out}: {error}') from error
+    print(f'{", ".join(models)}: {len(rows)} figures, arrays and rows from {len(paths)} images')
+    print(f'report: {short(Path(args.out, "report.html"))}')
+
+
+def analyze_one(cfg: Config, config: str, checkpoint: str, paths: list[Path],
+                img_size: list[int] | None) -> tuple[Analysis, list]:
+    """One model's analysis, and the images as pictures."""
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model).eval()
+    found = load_weights(model, checkpoint)
+    backbone = next(node for _, node in our_backbones(cfg))
+    try:
+        encoder = find_encoder(model)
+        size = tuple((img_size * 2)[:2]) if img_size else own_size(encoder)
+        images, pictures = load_images(cfg, model, paths, size)
+        analysis = analyse(
+            model, images, **{
+                'joining': text_of(backbone.get('joining', 'default')),
+                'position': str(backbone.get('position', 'the backbone\'s default')),
+                'arch': text_of(backbone.get('arch', "the backbone's default")),
+                'config': Path(config).name,
+                'checkpoint': f'{Path(checkpoint).name} ({found})'})
+    except ValueError as error:
+        raise RunError(f'{checkpoint}: {error}') from error
+    return analysis, pictures
+
+
+def load_weights(model: nn.Module, checkpoint: str) -> str:
+    """Loads a checkpoint of the whole model, or of its backbone alone; says which it was.
+
+    Raises:
+        RunError: it is neither, or was trained with another joining.
+    """
+    try:
+        check_fits(model, checkpoint)
+    except RunError as whole:
+        try:
+            # all of it: a joining's norms are a hundredth of the weights
+            report = load_backbone(find_encoder(model), checkpoint, min_share=1.)
+        except (CheckpointError, ValueError) as error:
+            raise RunError(f'{whole.problems[0]} Nor is it one of the backbone alone: '
+                           f'{str(error).removeprefix(f"{checkpoint}: ")}') from error
+        if lost := [name for name in report.unused
+                    if re.search(UNKNOWN, name) and '[' not in name]:
+            raise RunError(f'{checkpoint} has {lost[0]}, which the config\'s joining has no place '
+                           'for: name the one that it was trained with by --joining') from None
+        return f'backbone alone, {len(report.new)} entries as initialised' if report.new else \
+            'backbone alone'
+    model.load_state_dict(unwrap(read_checkpoint(checkpoint)))
+    return 'whole model'
+
+
+def own_size(encoder: nn.Module) -> tuple[int, int]:
+    """The size in pixels that the encoder's position embedding is made for."""
+    stride = getattr(encoder, 'stride', None) or encoder.patch_size
+    return tuple(side * stride for side in encoder.grid)
+
+
+def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
+    """--compare JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT.
+
+    Returns:
+        config, joining (None for what the config says), checkpoint.
+
+    Raises:
+        RunError: it is neither.
+    """
+    # a joining's own = signs stand within its brackets
+    found = re.fullmatch(r'((?:dict\(|\{).*?[)}]|[^=]+)=(.+)', text)
+    if not found:
+        raise RunError(f'--compare {text}: expected JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT')
+    what, checkpoint = found.groups()
+    if what.endswith('.py'):
+        return what, None, checkpoint
+    return config, read_joining(what), checkpoint
+
+
+def label_of(cfg: Config) -> str:
+    """What a model is called in the report."""
+    return text_of(next((node.get('joining', 'default') for _, node in our_backbones(cfg)),
+                        'model'))
+
+
+def text_of(value: str | Mapping) -> str:
+    """A name, or the settings of a dict."""
+    if isinstance(value, Mapping):
+        return ', '.join(f'{key}={setting}' for key, setting in value.items())
+    return str(value)
+
+
+def new_label(label: str, taken: Mapping) -> str:
+    """The label, numbered where another model has it."""
+    count = 2
+    name = label
+    while name in taken:
+        name, count = f'{label} ({count})', count + 1
+    return name

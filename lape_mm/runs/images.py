@@ -1,0 +1,124 @@
+"""Images of a folder, as a config's model gets them."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.registry import TRANSFORMS, init_default_scope
+from torch import Tensor, nn
+
+from .config import walk
+from .errors import RunError
+
+SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
+
+
+def find_images(folder: str, most: int) -> list[Path]:
+    """The first images below a folder, of different subfolders in turn.
+
+    Raises:
+        RunError: there are none.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for path in sorted(Path(folder).rglob('*')):
+        if path.suffix.lower() in SUFFIXES:
+            folders.setdefault(path.parent, []).append(path)
+    # class folders would otherwise give images of the first class alone
+    turns = [(turn, index, path) for index, paths in enumerate(folders.values())
+             for turn, path in enumerate(paths)]
+    if not turns:
+        raise RunError(f'--images {folder}: holds no image ({", ".join(SUFFIXES)})')
+    return [path for _, _, path in sorted(turns)[:most]]
+
+
+def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
+    """The transforms of the config's test pipeline that need an image alone.
+
+    Returns:
+        them, and whether the pipeline loads images itself, which OpenMMLab does in BGR; a data
+        set that hands them over (CIFAR-100) does in RGB.
+
+    Raises:
+        RunError: the config tests on nothing.
+    """
+    loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
+    for _, node in walk(loader):
+        if isinstance(node.get('pipeline'), list):
+            break
+    else:
+        raise RunError('the config has no test_dataloader with a pipeline, which says how its '
+                       'model gets images')
+    kinds = [str(step['type']) for step in node['pipeline']]
+    return [step for kind, step in zip(kinds, node['pipeline'])
+            if not any(word in kind for word in ('Annotations', 'Pack', 'LoadImage'))], \
+        any('LoadImage' in kind for kind in kinds)
+
+
+def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
+        -> tuple[list[Tensor], list[np.ndarray]]:
+    """Images through the config's test pipeline and its model's preprocessor.
+
+    Args:
+        cfg: gives the pipeline; annotations are left out of it.
+        model: whose ``data_preprocessor`` normalises, a model of a toolbox.
+        paths: files.
+        size: (h, w) in pixels that all are resized to at the end, so that maps can be averaged.
+
+    Returns:
+        (3, h, w) each, as the backbone gets them, and the same as pictures (h, w, 3), 0..1, RGB.
+
+    Raises:
+        RunError: a file cannot be read, or a transform fails on it.
+    """
+    import cv2
+    init_default_scope(cfg.default_scope)
+    steps, bgr = test_steps(cfg)
+    steps = [TRANSFORMS.build(step) for step in steps]
+    images, pictures = [], []
+    for path in paths:
+        image = cv2.imread(str(path))
+        if image is None:
+            raise RunError(f'{path}: cannot be read as an image')
+        shape = image.shape[:2]
+        sample = dict(img=image if bgr else np.ascontiguousarray(image[..., ::-1]),
+                      img_path=str(path), img_shape=shape, ori_shape=shape, img_id=0,
+                      seg_fields=[], height=shape[0], width=shape[1])
+        try:
+            for step in steps:
+                sample = step(sample)
+        except Exception as error:  # a pipeline is anybody's code
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise RunError(f"{path}: the config's test pipeline fails on it ({first})") from error
+        tensor = torch.from_numpy(np.ascontiguousarray(sample['img'])).permute(2, 0, 1).float()
+        image, picture = normalise(model.data_preprocessor, fit(tensor, size))
+        images.append(image)
+        pictures.append(picture)
+    return images, pictures
+
+
+def normalise(preprocessor: nn.Module, image: Tensor) -> tuple[Tensor, np.ndarray]:
+    """A (3, H, W) image of 0..255 as a toolbox's preprocessor makes it, and an RGB picture of it.
+
+    Whether the channels are turned round, each toolbox keeps under a name of its own.
+    """
+    turned = any(getattr(preprocessor, name, False)
+                 for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))
+    image = image.flip(0) if turned else image
+    # without that switch the pipeline has made RGB already: the configs of this package all do
+    picture = image.permute(1, 2, 0).clamp(0, 255).numpy() / 255
+    mean = getattr(preprocessor, 'mean', None)
+    if mean is not None:
+        image = (image - mean.view(-1, 1, 1)) / preprocessor.std.view(-1, 1, 1)
+    return image, picture
+
+
+def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """(3, H, W) to (3, *size)."""
+    if tuple(image.shape[-2:]) == tuple(size):
+        return image
+    return F.interpolate(image[None], size=size, mode='bilinear', align_corners=False,
+                         antialias=True)[0]

@@ -1,0 +1,167 @@
+"""Reports: complete for every backbone and joining, one page that needs nothing from outside."""
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip('matplotlib')
+
+from lape_mm.analysis import figures, measure, received, record  # noqa: E402
+from lape_mm.analysis.page import number, tables  # noqa: E402
+from lape_mm.analysis.write import analyse, write_report  # noqa: E402
+from lape_mm.backbones import DeiT  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[1] / 'backbones'))
+from test_all import MODELS, SIZES, build  # noqa: E402
+
+JOININGS = ('default', 'share', 'unshare', 'lape', 'pvg', 'mpvg')
+ALWAYS = {'similarity', 'heatmaps', 'correlation', 'attention_distance', 'attention'}
+VOID = {'meta', 'img', 'br', 'link', 'input', 'hr'}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects what would be fetched."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.fetched, self.seen, self.text = [], [], [], ''
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        self.fetched += [value for name, value in attributes
+                         if name in ('src', 'href', 'srcset', 'action', 'data')]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def combinations():
+    for name in MODELS:
+        for joining in JOININGS:
+            if joining == 'unshare' and name.split()[0] in ('Swin', 'T2TViT'):
+                continue  # they refuse it
+            yield name, joining
+
+
+@pytest.mark.parametrize('name, joining', combinations())
+def test_every_backbone_and_joining_has_all_its_sections(name, joining):
+    torch.manual_seed(0)
+    model, size = build(name, joining), MODELS[name][1]
+    found = measure(received(model, size), record(model, torch.randn(1, 3, *size)))
+    expected = set(ALWAYS)
+    if model.norm is not None:
+        expected |= {'last_norm'} if name == 'CeiT' else {'last_norm', 'token_norms'}
+    if name == 'ViTAdapter':
+        expected.add('features')
+    assert set(found) == expected
+    for key, (arrays, numbers) in found.items():
+        assert numbers and json.loads(json.dumps(numbers)) == numbers
+        for array, values in arrays.items():
+            assert np.isfinite(values).all(), (key, array)
+    layers = len(model.layers_in_order())
+    assert len([array for array in found['similarity'][0] if array.startswith('map')]) == layers
+    assert ('at the last LN' in found['correlation'][1]) == (joining == 'mpvg')
+    assert all(-1 <= value <= 1 for value in found['correlation'][1]['by layer'])
+
+
+def report(out, title='A <title> & more', **models):
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 32, 32)
+    analyses = {label: analyse(model, images, joining=label) for label, model in models.items()}
+    return write_report(analyses, torch.rand(2, 32, 32, 3).numpy(), out, title)
+
+
+def deit(joining, **options):
+    return DeiT(arch=SIZES, img_size=32, joining=joining, **options)
+
+
+@pytest.fixture(scope='module')
+def compared(tmp_path_factory):
+    """One report of three models, with all kinds of sections."""
+    out = tmp_path_factory.mktemp('report')
+    adapter = build('ViTAdapter', 'mpvg')
+    return out, report(out, relative=deit('lape', position='relative'), mpvg=deit('mpvg'),
+                       adapter=adapter)
+
+
+def test_the_page_parses_and_needs_nothing_from_outside(compared):
+    out, rows = compared
+    text = (out / 'report.html').read_text()
+    page = Page(text)
+    assert all(value.startswith(('data:image/png;base64,', '#')) for value in page.fetched)
+    assert not re.search(r'https?://|@import|url\(|<script|<link', text)
+    images = [attributes for tag, attributes in page.seen if tag == 'img']
+    assert len(images) == len(rows) and all(image['alt'] for image in images)
+    anchors = {attributes.get('id') for _, attributes in page.seen}
+    assert {value[1:] for value in page.fetched if value[0] == '#'} <= anchors
+    assert 'prefers-color-scheme: dark' in text and 'width=device-width' in text
+    # what comes from a user is text
+    assert 'A <title> & more' in page.text and '<title> &' not in text
+
+
+def test_every_file_of_the_summary_exists(compared):
+    out, rows = compared
+    summary = json.loads((out / 'summary.json').read_text())
+    assert summary['rows'] == json.loads(json.dumps(rows))
+    assert set(summary['models']) == {'relative', 'mpvg', 'adapter'}
+    assert {row['key'] for row in rows} == ALWAYS | {'bias', 'last_norm', 'token_norms',
+                                                     'features'}
+    for row in rows:
+        png, pdf = row['figures']
+        assert (out / png).read_bytes()[:4] == b'\x89PNG'
+        assert (out / pdf).read_bytes()[:4] == b'%PDF'
+        assert row['meaning'] and row['paper'] and row['numbers']
+        with np.load(out / row['arrays']) as arrays:
+            assert {name.split('.')[0] for name in arrays} == set(row['numbers'])
+    with np.load(out / 'correlation.npz') as arrays:
+        np.testing.assert_allclose(
+            arrays['mpvg.correlation'],
+            next(row for row in rows if row['key'] == 'correlation')['numbers']['mpvg']['by layer'],
+            rtol=1e-6)
+
+
+def test_a_section_that_a_model_lacks_is_left_out_for_it(compared):
+    _, rows = compared
+    numbers = {row['key']: set(row['numbers']) for row in rows}
+    assert numbers['bias'] == {'relative'} and numbers['features'] == {'adapter'}
+    assert numbers['correlation'] == {'mpvg', 'adapter'}
+
+
+def test_what_the_models_say_is_said(compared):
+    _, rows = compared
+    row = next(row for row in rows if row['key'] == 'last_norm')
+    ranked = sorted(row['numbers'], key=lambda label: row['numbers'][label]['variance of beta'])
+    assert [label for label in re.findall('relative|mpvg|adapter', row['found'])] == ranked
+
+
+def test_a_falling_line_is_called_falling():
+    from lape_mm.analysis.sections import find_correlation
+    text = find_correlation({'a': {'by layer': [None, -.1, -.2, -.3]},
+                             'b': {'by layer': [.1, -.1]}})
+    assert text == ('a: negative in every layer, -0.10 in the first layer that has one and -0.30 '
+                    'in the last, -0.100 a layer; b: of either sign, 0.10 in the first layer '
+                    'that has one and -0.10 in the last, -0.200 a layer.')
+
+
+def test_every_section_has_a_drawing():
+    from lape_mm.analysis import SECTIONS
+    assert set(figures.DRAW) == {section.key for section in SECTIONS}
+
+
+def test_tables_of_numbers():
+    assert number(None) == '–' and number(.012345) == '0.0123'
+    lists, single = tables({'a': {'x': [1., None], 'y': 2.}, 'b': {'x': [3.]}})
+    assert lists['rows'] == [('a', ['1', '–']), ('b', ['3'])] and list(lists['columns']) == [0, 1]
+    assert single['rows'] == [('a', ['2']), ('b', ['–'])]

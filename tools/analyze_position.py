@@ -1,0 +1,45 @@
+#!/usr/bin/env python
+"""Show what position embedding does in a trained model: figures, arrays and one HTML page.
+
+    python tools/analyze_position.py configs/quickstart/deit.py MPVG.pth --joining mpvg \\
+        --images data/scenes/imagenet/val --out analysis --compare pvg=PVG.pth lape=LAPE.pth
+"""
+import argparse
+import sys
+
+from lape_mm.runs.errors import exit_status
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    from lape_mm.runs import arguments
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint of the model, or of its backbone alone')
+    parser.add_argument('--images', required=True, metavar='FOLDER', help='images to run it on')
+    parser.add_argument('--out', required=True, metavar='FOLDER', help='report.html, summary.json, '
+                        'and figures and arrays beside them')
+    parser.add_argument('--compare', nargs='+', metavar='JOINING=CHECKPOINT',
+                        help='further models, side by side: another joining of the config, or '
+                        'CONFIG.py=CHECKPOINT')
+    parser.add_argument('--num-images', type=int, default=16, help='at most (default: 16)')
+    parser.add_argument('--img-size', nargs='+', type=int, metavar='PIXELS',
+                        help='side, or height and width, that images are resized to (default: the '
+                        'size that the position embedding is made for)')
+    arguments.add_model(parser)
+    arguments.add_trust(parser)
+    args = parser.parse_args(argv)
+    if len(args.img_size or ()) > 2:
+        parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    def run() -> None:
+        from lape_mm.runs.analysis import analyze
+        analyze(parse_args(argv))
+
+    return exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

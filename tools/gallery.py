@@ -1,0 +1,34 @@
+#!/usr/bin/env python
+"""Lay the pictures of several tested models side by side on one page.
+
+    python tools/test.py CONFIG LAPE.pth --joining lape --show-dir pictures/lape
+    python tools/test.py CONFIG MPVG.pth --joining mpvg --show-dir pictures/mpvg
+    python tools/gallery.py lape=pictures/lape mpvg=pictures/mpvg --out gallery.html
+"""
+import argparse
+import sys
+
+from lape_mm.runs.errors import exit_status
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('folders', nargs='+', metavar='LABEL=FOLDER',
+                        help='what tools/test.py --show-dir has written; of two, the difference '
+                        'is shown as well')
+    parser.add_argument('--images', metavar='FOLDER', help='the inputs, shown beside them')
+    parser.add_argument('--out', required=True, metavar='PAGE.html', help='file to write')
+    parser.add_argument('--most', type=int, default=24, help='pictures at most (default: 24)')
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    def run() -> None:
+        from lape_mm.runs.gallery import gallery
+        gallery(parse_args(argv))
+
+    return exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
