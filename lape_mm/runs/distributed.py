@@ -18,7 +18,7 @@ def settle_distributed(cfg: Config) -> None:
     Raises:
         RunError: a launcher that needs GPUs, or that has not set its environment variables.
     """
-    if cfg.launcher == 'none' or torch.cuda.is_available():
+    if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
         return
     if cfg.launcher != 'pytorch':
         raise RunError(f'--launcher {cfg.launcher}: there is no GPU; without one, expected '

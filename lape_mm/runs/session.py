@@ -44,7 +44,7 @@ def train(args: Namespace) -> None:
         set_amp(cfg, args.amp)
     if args.auto_scale_lr:
         set_auto_scale_lr(cfg)
-    if args.strict_data:
+    if getattr(args, 'strict_data', False):
         set_strict_data(cfg)
     if args.resume:
         set_resume(cfg, args.resume)
