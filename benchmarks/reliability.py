@@ -127,7 +127,7 @@ def main() -> int:
     measure.write(args.out, dict(
         claim=__doc__.splitlines()[0], **measure.describe(args), date=str(date.today()),
         seconds=taken, reliability=[{name: entry[name] for name in columns} for entry in rows]))
-    return int(any(entry['survived'] < entry['tried'] for entry in rows))
+    return int(any(entry['survived'] < max(entry['tried'], 1) for entry in rows))
 
 
 if __name__ == '__main__':

@@ -10,7 +10,6 @@ from torch.utils.data import Dataset
 # how a whole file begins and ends: decoders fill up a truncated one with grey
 ENDS = {b'\xff\xd8': b'\xff\xd9', b'\x89PNG': b'IEND'}
 TAIL = 65536  # bytes in which the end is looked for, since some programs write more behind it
-IGNORED = 255
 
 
 class CheckLoaded:
@@ -18,13 +17,14 @@ class CheckLoaded:
 
     Args:
         classes: number of classes of label maps; None for no such check.
+        ignored: the label that no class has.
 
     Raises:
         ValueError: names the file and what is wrong with it.
     """
 
-    def __init__(self, classes: int | None = None):
-        self.classes = classes
+    def __init__(self, classes: int | None = None, ignored: int = 255):
+        self.classes, self.ignored = classes, ignored
 
     def __call__(self, results: Mapping) -> Mapping:
         path, shape = results.get('img_path'), results.get('ori_shape')
@@ -49,10 +49,10 @@ class CheckLoaded:
             raise ValueError(f'{path}: the label map has {labels.shape[0]} x {labels.shape[1]} '
                              f'pixels, its image {shape[0]} x {shape[1]}')
         if self.classes is not None:
-            wrong = labels[(labels >= self.classes) & (labels != IGNORED)]
+            wrong = labels[(labels >= self.classes) & (labels != self.ignored)]
             if len(wrong):
                 raise ValueError(f'{path}: label {wrong[0]} in the map, expected 0 to '
-                                 f'{self.classes - 1} or {IGNORED} (ignored)')
+                                 f'{self.classes - 1} or {self.ignored} (ignored)')
 
 
 def check_whole(path: str | None) -> None:
@@ -87,5 +87,8 @@ def check_loaded(dataset: Dataset) -> None:
         names = [type(transform).__name__ for transform in transforms]
         loading = [place for place, name in enumerate(names) if name.startswith('Load')]
         if loading and 'CheckLoaded' not in names:
-            classes = (getattr(one, 'metainfo', None) or {}).get('classes')
-            transforms.insert(loading[-1] + 1, CheckLoaded(len(classes) if classes else None))
+            # a detector's semantic branch has classes of its own
+            maps = any(base.__name__ == 'BaseSegDataset' for base in type(one).__mro__)
+            classes = one.metainfo.get('classes') if maps else None
+            transforms.insert(loading[-1] + 1, CheckLoaded(
+                len(classes) if classes else None, getattr(one, 'ignore_index', 255)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop
 from mmengine.runner.base_loop import BaseLoop
@@ -91,7 +92,10 @@ class ExactRunHook(Hook):
 
     def before_train(self, runner) -> None:
         """The loader of training: here, since a resumed run has its seed from the checkpoint."""
-        loop, self.seed = runner.train_loop, runner.seed
+        loop, self.rank = runner.train_loop, get_rank()
+        # of all processes: the samplers have to agree
+        apart = runner._randomness_cfg.get('diff_rank_seed')
+        self.seed = runner.seed - self.rank if apart else runner.seed
         sampler = getattr(loop.dataloader, 'sampler', None)
         batches = getattr(loop.dataloader, 'batch_sampler', None)
         for one in (sampler, getattr(batches, 'sampler', None)):
@@ -127,7 +131,7 @@ class ExactRunHook(Hook):
         self.batches.epoch, self.batches.skip = runner.epoch, done
 
     def before_train_iter(self, runner, *args, **kwargs) -> None:
-        seed_from((self.seed, runner.iter), devices=True)
+        seed_from((self.seed, runner.iter, self.rank), devices=True)
 
     def after_train_iter(self, runner, *args, **kwargs) -> None:
         self._tell(runner)
@@ -160,7 +164,10 @@ class ExactRunHook(Hook):
             different = {entry['what'] for entry in entries}
             runner.logger.warning(
                 f'{len(different)} samples could not be used (met {len(entries)} times); all are '
-                f'listed in {self.report}')
+                f'listed in {self.report}' + (
+                    '. Metrics are of the others, except that COCO counts objects of an image that '
+                    'is left out as missed' if any(one['part'] != 'train' for one in entries)
+                    else ''))
 
 
 @HOOKS.register_module()

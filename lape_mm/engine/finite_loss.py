@@ -18,7 +18,8 @@ class FiniteLossHook(Hook):
 
     A single step with such a gradient makes all weights NaN. Instead the gradients are dropped
     before the optimizer sees them, on all processes alike, since they share them; fp16's own scaler
-    does the same and is left to itself.
+    does the same and is left to itself. Running statistics of a BatchNorm that have become
+    non-finite end the run: nothing takes them back.
 
     Args:
         patience: so many iterations in a row with a loss that is not finite, or whose update was
@@ -54,19 +55,28 @@ class FiniteLossHook(Hook):
         if not wrong and not self.left_out:
             self.in_a_row = 0
             return
-        self.left_out, self.in_a_row = False, self.in_a_row + 1
+        left_out, self.left_out, self.in_a_row = self.left_out, False, self.in_a_row + 1
         what = ', '.join(f'{name} is {float(value)}' for name, value in wrong.items()) \
             or 'gradients are not finite'
         text = f'iteration {runner.iter + 1}: {what}; its images: {", ".join(images(data_batch))}'
         if self.in_a_row >= self.patience:
             raise RunStopped(f'{text}. The run ends after {self.in_a_row} such iterations in a '
                              'row; a lower learning rate, a longer warm-up or --amp bf16 may help')
-        runner.logger.warning(f'{text}. Its update is left out')
+        spoilt = [name for name, buffer in runner.model.named_buffers()
+                  if buffer.is_floating_point() and not torch.isfinite(buffer).all()]
+        if spoilt:  # running statistics, which the forward has written already
+            raise RunStopped(f'{text}. The run ends, since {spoilt[0]} is not finite any more; '
+                             '--resume goes on from the last checkpoint')
+        runner.logger.warning(f'{text}. ' + (
+            'Its update is left out' if left_out else
+            'No gradient that was applied is affected'))
 
 
 def scalars(outputs: Mapping) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and values of the terms of a loss that are single numbers."""
+    """Names and values of the terms of a loss that are single numbers; metrics are none."""
     for name, value in outputs.items():
+        if 'loss' not in name:
+            continue
         value = value if torch.is_tensor(value) else torch.as_tensor(value)
         if value.numel() == 1 and value.is_floating_point():
             yield name, value.detach()

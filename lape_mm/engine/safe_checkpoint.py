@@ -20,7 +20,6 @@ from .stop import RunStopped
 
 PART = '.part'  # of a file that is being written
 INTERRUPTED = 'interrupted.pth'
-ASKED_EVERY = 10  # iterations between two looks at the other processes' signals
 
 
 class WholeFileBackend(LocalBackend):
@@ -78,7 +77,8 @@ class SafeCheckpointHook(CheckpointHook):
       any moment the last one is whole.
     - A checkpoint that cannot be written (a full disk) ends the run with a message.
     - On SIGINT (Ctrl-C) and SIGTERM the run writes ``interrupted.pth`` after the iteration, or in a
-      validation at once, and ends with status 128 + the signal. A second signal ends it without.
+      validation at once (several processes: after the first iteration that follows it), and ends
+      with status 128 + the signal. A second signal ends it without.
 
     Args:
         args, kwargs: of mmengine's hook.
@@ -104,8 +104,9 @@ class SafeCheckpointHook(CheckpointHook):
     def _note(self, number: int, frame) -> None:
         self.signal = number
         self._let_go()
-        print(f'\n{signal.Signals(number).name}: the run writes a checkpoint and ends; once more '
-              'ends it at once', flush=True)
+        # not by print, which may be what the signal has interrupted
+        os.write(1, f'\n{signal.Signals(number).name}: the run writes a checkpoint and ends; once '
+                    'more ends it at once\n'.encode())
 
     def _let_go(self) -> None:
         for number, handler in self.previous.items():
@@ -119,12 +120,11 @@ class SafeCheckpointHook(CheckpointHook):
             self._interrupt(runner, runner.iter + 1)
 
     def after_val_iter(self, runner, *args, **kwargs) -> None:
-        if self.previous or self.signal:  # of a training
-            if self._asked(runner):
-                for hook in runner.hooks:  # these put other weights in place for the validation
-                    if isinstance(hook, (EMAHook, FoldHook)):
-                        hook.after_val_epoch(runner)
-                self._interrupt(runner, runner.iter)
+        if self.signal and not is_distributed():  # processes need not have as many iterations
+            for hook in runner.hooks:  # these put other weights in place for the validation
+                if isinstance(hook, (EMAHook, FoldHook)):
+                    hook.after_val_epoch(runner)
+            self._interrupt(runner, runner.iter)
 
     def after_train(self, runner) -> None:
         super().after_train(runner)
@@ -137,9 +137,6 @@ class SafeCheckpointHook(CheckpointHook):
         """Whether any process has had a signal."""
         if not is_distributed():
             return bool(self.signal)
-        self.looks = getattr(self, 'looks', 0) + 1
-        if self.looks % ASKED_EVERY:
-            return False
         flag = torch.tensor([self.signal], device=next(runner.model.parameters()).device)
         all_reduce(flag, 'max')
         self.signal = int(flag)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -178,6 +179,18 @@ def collate_rest(collate: Callable, samples: Sequence):
     return collate(rest) if rest else None
 
 
+def start_worker(init: Callable | None, number: int) -> None:
+    """``init`` of a loader's worker, which then leaves signals to the main process.
+
+    A launcher, a shell and a scheduler send them to all processes of a run; a worker that ends
+    would end the run before it has written its checkpoint. Workers end with the main process.
+    """
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    if init is not None:
+        init(number)
+
+
 def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
                    strict: bool = False, seed: int | None = None, endless: bool = False) \
         -> DataLoader:
@@ -193,8 +206,9 @@ def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
     batches = loader.batch_sampler if seed is None else SeededBatches(
         loader.batch_sampler, seed=seed, endless=endless)
     settings = {name: getattr(loader, name) for name in (
-        'num_workers', 'pin_memory', 'timeout', 'worker_init_fn', 'multiprocessing_context',
-        'prefetch_factor', 'persistent_workers')}
+        'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
+        'persistent_workers')}
+    settings['worker_init_fn'] = partial(start_worker, loader.worker_init_fn)
     if part == 'train':
         return DataLoader(dataset, batch_sampler=batches, collate_fn=loader.collate_fn, **settings)
     return PartialLoader(dataset, batch_sampler=batches,

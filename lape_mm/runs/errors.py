@@ -12,10 +12,11 @@ class RunError(Exception):
     Args:
         problems: one line each, saying what is wrong and what to do about it.
         status: exit status of the tool.
+        own: whether it is this process's, where a run has several; else all have the same.
     """
 
-    def __init__(self, problems: str | Sequence[str], status: int = 2):
-        self.status = status
+    def __init__(self, problems: str | Sequence[str], status: int = 2, own: bool = False):
+        self.status, self.own = status, own
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__('; '.join(self.problems))
 
@@ -27,9 +28,10 @@ def exit_status(run: Callable[[], None]) -> int:
             raise RunError(install_hint('mmengine'))
         run()
     except RunError as error:
-        # one process speaks for all of a distributed run
-        if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
+        if rank == '0' or error.own:
             for problem in error.problems:
-                print(f'error: {problem}', file=sys.stderr)
+                print(f'error: {f"process {rank}: " if rank != "0" else ""}{problem}',
+                      file=sys.stderr)
         return error.status
     return 0

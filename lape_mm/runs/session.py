@@ -60,9 +60,10 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except RunStopped as stop:
-        raise RunError(str(stop), status=stop.status) from stop
+        raise RunError(str(stop), status=stop.status, own=True) from stop
     except BadSample as bad:  # from a worker it comes with a traceback before it
-        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1]) from bad
+        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
+                       own=True) from bad
     except CheckpointError as error:
         raise RunError(str(error)) from error
 
@@ -71,7 +72,8 @@ def set_resume(cfg: Config, resume: str) -> None:
     """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
     cfg.resume, cfg.load_from = True, resume
     if resume == 'auto':
-        cfg.load_from, damaged = newest_checkpoint(cfg.work_dir)
+        elsewhere = ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
+        cfg.load_from, damaged = newest_checkpoint(cfg.work_dir, elsewhere)
         for line in damaged:
             print(f'warning: not used: {line}', flush=True)
         print(f'resumes from {cfg.load_from}' if cfg.load_from else

@@ -74,7 +74,8 @@ def _optimizers(runner: Runner) -> Iterator[tuple[str, Optimizer]]:
 def _schedules(runner: Runner) -> list[_ParamScheduler]:
     schedules = runner.param_schedulers or []
     if isinstance(schedules, Mapping):
-        schedules = [one for several in schedules.values() for one in several]
+        schedules = [one for several in schedules.values() if isinstance(several, list)
+                     for one in several]
     return [one for one in schedules if isinstance(one, _ParamScheduler)]
 
 

@@ -117,10 +117,7 @@ def test_one_process_has_a_signal_and_both_end(tmp_path):
         pytest.skip(f'needs {", ".join(lacking)}')
     runs.preload(['mmpretrain'])
 
-    from lape_mm.engine import safe_checkpoint
-
     def before():
-        safe_checkpoint.ASKED_EVERY = 2
         if os.environ['RANK'] == '1':
             runs.signal_itself(signal.SIGTERM, 'mid-epoch')
     given = {'train_dataloader.batch_size': 2, 'default_hooks.checkpoint.interval': 100}
