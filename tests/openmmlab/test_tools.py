@@ -45,6 +45,7 @@ def test_print_config(tool, tmp_path, monkeypatch):
         assert 'lape_mm.' in tool(scope, 'misc/print_config.py', config)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('scope, path', [
     ('mmdet', 'analysis_tools/browse_dataset.py'), ('mmseg', 'analysis_tools/browse_dataset.py'),
     ('mmpretrain', 'visualization/browse_dataset.py')])
@@ -57,6 +58,7 @@ def test_browse_dataset(tool, tmp_path, monkeypatch, scope, path):
     assert len([file for file in Path('browsed').rglob('*') if file.is_file()]) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('scope, options', [
     ('mmdet', ['--num-images', 1]), ('mmseg', ['--shape', 128, 128]),
     ('mmpretrain', ['--shape', 64, 64])])
@@ -99,15 +101,18 @@ def test_analyze_logs(tool, log, scope):
     assert Image.open('loss.png').size[0] > 100
 
 
+@pytest.mark.long
 def test_schedule(tool, tmp_path, monkeypatch):
-    for scope, length in (('mmpretrain', []), ('mmdet', ['--dataset-size', 12])):
+    for scope in ('mmpretrain', 'mmdet'):
         draw(scope, tmp_path, monkeypatch)
         need('mmpretrain')
         tool('mmpretrain', 'visualization/vis_scheduler.py', CONFIGS[scope], '--not-show',
-             '--save-path', f'{scope}.png', *length)
+             '--save-path', f'{scope}.png', '--dataset-size', 128, '--cfg-options',
+             'optim_wrapper.constructor=DefaultOptimWrapperConstructor')
         assert Image.open(f'{scope}.png').size[0] > 100
 
 
+@pytest.mark.long
 def test_confusion_matrix_of_a_classifier(tool, tmp_path, monkeypatch):
     cfg = draw('mmpretrain', tmp_path, monkeypatch)
     checkpoint = save_untrained('mmpretrain', cfg, tmp_path / 'untrained.pth')
@@ -117,6 +122,7 @@ def test_confusion_matrix_of_a_classifier(tool, tmp_path, monkeypatch):
     assert torch.as_tensor(matrix).sum() == 6 and Path('matrix.png').is_file()
 
 
+@pytest.mark.long
 def test_confusion_matrix_of_a_detector(tool, tmp_path, monkeypatch):
     """Of predictions as tools/test.py --out writes them: here none at all."""
     draw('mmdet', tmp_path, monkeypatch)
