@@ -181,7 +181,7 @@ def signal_itself(number: int, moment: str) -> None:
         if isinstance(self, CheckpointHook) and runner.iter > runner.max_iters // 3 \
                 and not getattr(send, 'sent', False):
             send.sent = True
-            os.kill(os.getpid(), number)
+            os.kill(0, number)  # the group: its loader workers, too, as launchers do
     setattr(Hook, wrapped, send)
 
 
