@@ -59,7 +59,7 @@ KNOWN = ("'by_epoch'", "'MOTChallengeMetrics'", 'CocoMetric has no setting', "'w
 @pytest.mark.long
 @pytest.mark.parametrize('scope', TOOLBOXES)
 def test_names_of_the_toolboxes_own_configs(scope):
-    """Their mistakes are found, and no others: 2018 configs, of which 46 have one."""
+    """Their mistakes are found, and no others: about 2000 configs, of which a dozen have one."""
     if missing(*TOOLBOXES[scope]):
         pytest.skip(f'needs {scope}')
     found, count = [], 0
@@ -69,14 +69,15 @@ def test_names_of_the_toolboxes_own_configs(scope):
                 cfg = Config.fromfile(path)
         except Exception:  # what needs other packages, or is only a base
             continue
-        if '_base_' in path.parts or not isinstance(cfg.get('model', {}).get('type'), str):
+        if '_base_' in path.parts or cfg.get('default_scope') != scope \
+                or not isinstance(cfg.get('model', {}).get('type'), str):
             continue
         report = Report(cfg)
         check_settings(report)
         count += 1
         found += [f'{path}: {line}' for line in report.lines()
                   if not any(word in line for word in KNOWN)]
-    assert count > 500 and not found, '\n'.join(found)
+    assert count > 400 and not found, '\n'.join(found)
 
 
 @MODELS.register_module(force=True)
