@@ -103,7 +103,8 @@ PARTS = {
     'kills': kills,
     'files': files,
     'sizes': lambda args, folder: cases('image sizes', 'test_inputs.py', 'test_sizes'),
-    'mistakes': lambda args, folder: cases('mistakes in configs', 'test_mistakes.py', 'mistake')}
+    'mistakes': lambda args, folder: cases('mistakes in configs', 'test_mistakes.py',
+                                           'a_mistake_ends')}
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip('mmengine', reason='the quick start needs a toolbox')
 
 import torch  # noqa: E402
-from mmengine.utils import ManagerMixin  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs.config import load_config  # noqa: E402
@@ -23,20 +22,9 @@ FEW = {'scenes.num_train': 12, 'scenes.num_val': 6, 'train_dataloader.batch_size
 
 
 @pytest.fixture(autouse=True)
-def data(monkeypatch, tmp_path_factory):
+def data(monkeypatch, tmp_path_factory, forgetful):
     """Scenes of the tests' own, drawn once; nothing of a run left behind."""
     monkeypatch.setenv('LAPE_MM_SCENES', str(tmp_path_factory.getbasetemp() / 'scenes'))
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    forget(ManagerMixin)
-
-
-def forget(manager):
-    """mmengine keeps loggers, visualizers and scopes for a whole process."""
-    manager._instance_dict.clear()
-    for kind in manager.__subclasses__():
-        forget(kind)
 
 
 def config(task, tmp_path, **options):

@@ -36,7 +36,8 @@ th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(
 th:first-child, td:first-child { text-align: left; }
 .settings td, .settings th { text-align: left; white-space: normal; vertical-align: top;
                              min-width: 7rem; }'''
-TEMPLATE = '''<!DOCTYPE html>
+# of every page: more of its style may follow, then </style>
+HEAD = '''<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -45,7 +46,8 @@ TEMPLATE = '''<!DOCTYPE html>
 <title>{{ title }}</title>
 <style>
 {{ style }}
-</style>
+'''
+TEMPLATE = HEAD + '''</style>
 </head>
 <body>
 <main>

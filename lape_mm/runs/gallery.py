@@ -9,22 +9,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from lape_mm.analysis.page import fill
+from lape_mm.analysis.page import HEAD, fill
 
 from .errors import RunError
 from .images import SUFFIXES
 from .summary import short
 
-TEMPLATE = '''<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{{ title }}</title>
-<style>
-{{ style }}
-.row { display: flex; flex-wrap: wrap; gap: .8rem; }
+TEMPLATE = HEAD + '''.row { display: flex; flex-wrap: wrap; gap: .8rem; }
 figure { margin: .4rem 0 0; flex: 1 1 200px; max-width: 520px; }
 figure img { display: block; width: 100%; height: auto; border-radius: 4px; }
 figcaption { font-size: .85rem; color: var(--soft); }

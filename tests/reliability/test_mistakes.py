@@ -10,8 +10,6 @@ import pytest
 
 pytest.importorskip('mmengine')
 
-import torch  # noqa: E402
-from mmengine.utils import ManagerMixin  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs import session  # noqa: E402
@@ -240,7 +238,7 @@ class Built(Exception):
 
 
 @pytest.fixture
-def train(monkeypatch, tmp_path_factory, tmp_path):
+def train(monkeypatch, tmp_path_factory, tmp_path, forgetful):
     """tools/train.py with a quick-start config and a mistake, as far as the building of the run."""
     spec = importlib.util.spec_from_file_location('train_tool', ROOT / 'tools/train.py')
     tool = importlib.util.module_from_spec(spec)
@@ -259,17 +257,7 @@ def train(monkeypatch, tmp_path_factory, tmp_path):
         path.write_text(f"_base_ = '{ROOT}/configs/quickstart/{task}.py'\n{lines}\n")
         return tool.main([str(path), '--work-dir', str(tmp_path / 'run'), '--cfg-options', *FEW,
                           *filter(None, options)])
-    threads = torch.get_num_threads()
-    yield run
-    torch.set_num_threads(threads)
-    forget(ManagerMixin)
-
-
-def forget(manager):
-    """mmengine keeps loggers, which write where pytest no longer listens, for a whole process."""
-    manager._instance_dict.clear()
-    for kind in manager.__subclasses__():
-        forget(kind)
+    return run
 
 
 @pytest.mark.parametrize('task, mistake, said', mistakes())

@@ -1,0 +1,19 @@
+"""What tests of several folders need."""
+import pytest
+
+
+@pytest.fixture
+def forgetful():
+    """mmengine keeps loggers, visualizers and scopes for a whole process: not beyond a test."""
+    import torch
+    from mmengine.utils import ManagerMixin
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    forget(ManagerMixin)
+
+
+def forget(manager):
+    manager._instance_dict.clear()
+    for kind in manager.__subclasses__():
+        forget(kind)
