@@ -50,7 +50,6 @@ def row(what: str, tried: int, survived: int, executed: int = 0, hung: int = 0) 
 
 def kills(args, folder: Path) -> list[dict]:
     """``args.kills`` of each task."""
-    small_runs.preload()
     os.environ['LAPE_MM_SCENES'] = str(folder / 'scenes')
     count = args.kills
     rows = []
@@ -59,7 +58,7 @@ def kills(args, folder: Path) -> list[dict]:
         if small_runs.run(small_runs.arguments(task, folder / task), folder / f'{task}.log'):
             raise RuntimeError((folder / f'{task}.log').read_text()[-2000:])
         length = time.monotonic() - start
-        with ProcessPoolExecutor(args.processes, mp_context=get_context('fork')) as pool:
+        with ProcessPoolExecutor(args.processes, mp_context=get_context('spawn')) as pool:
             found = list(pool.map(kill_once, [task] * count, range(count), [length] * count,
                                   [folder] * count))
         for text in found:

@@ -1,11 +1,13 @@
 """Small runs of the quick-start configs, each in a process of its own that may be killed.
 
-Processes are forked, so that a run does not import torch and the toolboxes anew: seconds become
-tenths.
+Processes are forked from a server that has imported torch and the toolboxes, so that a run does not
+do it anew: seconds become tenths. Not from the tests' own process: autograd cannot be used in a
+child of a process that has started threads for it. What a child calls is a function of a module.
 """
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -13,9 +15,9 @@ import sys
 import time
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -32,6 +34,12 @@ EPOCHS = {'train_cfg.max_epochs': 4, 'train_cfg.val_interval': 2,
           'default_hooks.checkpoint.interval': 1}
 ITERATIONS = {'train_cfg.max_iters': 12, 'train_cfg.val_interval': 6,
               'default_hooks.checkpoint.interval': 3}
+# all that are installed
+SERVER = multiprocessing.get_context('forkserver')
+SERVER.set_forkserver_preload([
+    'lape_mm.runs.session', *(f'{scope}.{part}' for scope in dict.fromkeys(SCOPES.values())
+                              for part in ('datasets', 'engine', 'evaluation', 'models',
+                                           'visualization'))])
 TASKS = {'deit': EPOCHS, 'mask_rcnn': EPOCHS, 'upernet': ITERATIONS, 'segmenter': ITERATIONS}
 
 
@@ -54,36 +62,42 @@ def setting(task: str, key: str, **changes) -> dict:
     return {**node.to_dict(), **changes}
 
 
-def preload(scopes: Iterable[str] = tuple(SCOPES.values())) -> None:
-    """Imports the toolboxes, once for all children."""
-    import_module('lape_mm.runs.session')
-    for scope in dict.fromkeys(scopes):
-        for part in ('datasets', 'engine', 'evaluation', 'models', 'visualization'):
-            import_module(f'{scope}.{part}')
+def nothing() -> None:
+    """What is done before a run."""
 
 
-def train(given: Namespace) -> int:
-    """tools/train.py in this process: its exit status."""
+def train(given: Namespace, before: Callable[[], object] = nothing) -> int:
+    """tools/train.py in this process, after ``before``: its exit status."""
     from lape_mm.runs.session import train as run
+    before()
     torch.set_num_threads(1)
     return exit_status(lambda: run(given))
 
 
-def fork(work: Callable[[], int], log: Path) -> int:
-    """Starts ``work`` in a child, whose output goes to ``log``; its process id."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+def train_rank(rank: int, processes: int, port: int, *args) -> int:
+    """`train` as torchrun would have started it."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
+                      MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+    return train(*args)
+
+
+def fork(work: Callable[[], int], log: Path) -> BaseProcess:
+    """Starts ``work`` in a child, whose output goes to ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    child = os.fork()
-    if child:
-        return child
+    child = SERVER.Process(target=_child, args=(work, log, dict(os.environ)))
+    child.start()
+    return child
+
+
+def _child(work: Callable[[], int], log: Path, environment: dict[str, str]) -> None:
+    os.setsid()  # its loader workers end with it
+    os.environ.update(environment)
+    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, 'w', buffering=1) for number in (1, 2))
     status = 99
     try:
-        os.setsid()  # its loader workers end with it
-        sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(sink, 1)
-        os.dup2(sink, 2)
-        sys.stdout, sys.stderr = (os.fdopen(number, 'w', buffering=1) for number in (1, 2))
         status = work()
     except BaseException:
         traceback.print_exc()
@@ -93,54 +107,48 @@ def fork(work: Callable[[], int], log: Path) -> int:
         os._exit(status)
 
 
-def wait(child: int, limit: float = 300.) -> int:
+def wait(child: BaseProcess, limit: float = 300.) -> int:
     """Its exit status, minus the signal that ended it.
 
     Raises:
         TimeoutError: it is still there after ``limit`` seconds; it is killed.
     """
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(.01)
-    kill(child)
-    raise TimeoutError(f'still running after {limit} s')
+    child.join(limit)
+    if child.exitcode is None:
+        kill(child)
+        raise TimeoutError(f'still running after {limit} s')
+    return child.exitcode
 
 
-def kill(child: int, number: int = signal.SIGKILL) -> None:
+def kill(child: BaseProcess, number: int = signal.SIGKILL) -> None:
     """Sends a signal to a child and what it has started."""
     try:
-        os.killpg(child, number)
+        os.killpg(child.pid, number)
     except ProcessLookupError:
         pass
 
 
 def run(given: Namespace, log: Path, limit: float = 300.,
-        before: Callable[[], object] = lambda: None) -> int:
+        before: Callable[[], object] = nothing) -> int:
     """`train` in a child, to its end: its exit status. ``before`` is called there first."""
-    def work() -> int:
-        before()
-        return train(given)
-    return wait(fork(work, log), limit)
+    return wait(fork(partial(train, given, before), log), limit)
 
 
-def kill_and_resume(task: str, folder: Path, moment: Callable[[Path, int], None], **given) -> str:
+def kill_and_resume(task: str, folder: Path, moment: Callable[[Path], None], **given) -> str:
     """Starts a run, kills it, resumes it to its end; `digest` of its last checkpoint.
 
     Args:
         task: of `TASKS`.
         folder: for its work folder, ``killed``, and a log.
-        moment: returns when it is time to kill, given the work folder and the child.
+        moment: returns when it is time to kill, given the work folder.
         given: see `arguments`.
 
     Raises:
         RuntimeError: the resumed run failed; with its output.
     """
     work_dir, log = folder / 'killed', folder / 'killed.log'
-    child = fork(lambda: train(arguments(task, work_dir, **given)), log)
-    moment(work_dir, child)
+    child = fork(partial(train, arguments(task, work_dir, **given)), log)
+    moment(work_dir)
     kill(child)
     wait(child)
     if status := run(arguments(task, work_dir, resume='auto', **given), log):
@@ -148,18 +156,18 @@ def kill_and_resume(task: str, folder: Path, moment: Callable[[Path, int], None]
     return digest(last(work_dir))
 
 
-def after(seconds: float) -> Callable[[Path, int], None]:
+def after(seconds: float) -> Callable[[Path], None]:
     """A moment for `kill_and_resume`."""
-    return lambda work_dir, child: time.sleep(seconds)
+    return lambda work_dir: time.sleep(seconds)
 
 
-def first_checkpoint(work_dir: Path, child: int) -> None:
+def first_checkpoint(work_dir: Path) -> None:
     """A moment for `kill_and_resume`: a little after the first checkpoint."""
     _until(lambda: [*work_dir.glob('epoch_*.pth'), *work_dir.glob('iter_*.pth')])
     time.sleep(.1)
 
 
-def writing(work_dir: Path, child: int) -> None:
+def writing(work_dir: Path) -> None:
     """A moment for `kill_and_resume`: a checkpoint is being written."""
     _until(lambda: list(work_dir.glob('*.part')))
 
@@ -198,19 +206,14 @@ def fill_disk_at(name: str) -> None:
 
 
 def run_all(given: Namespace, log: Path, processes: int, limit: float = 300.,
-            before: Callable[[], object] = lambda: None) -> list[int]:
+            before: Callable[[], object] = nothing) -> list[int]:
     """`run` in several processes of torch.distributed, by gloo: their exit statuses."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
     given = Namespace(**{**vars(given), 'launcher': 'pytorch'})
-
-    def work(rank: int) -> int:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
-                          MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
-        before()
-        return train(given)
-    children = [fork(partial(work, rank), log) for rank in range(processes)]
+    children = [fork(partial(train_rank, rank, processes, port, given, before), log)
+                for rank in range(processes)]
     return [wait(child, limit) for child in children]
 
 

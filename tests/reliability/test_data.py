@@ -181,7 +181,6 @@ def small(task, tmp_path, monkeypatch):
     """A data set of the test's own, drawn by a first run, and the arguments of further ones."""
     if lacking := missing(*TOOLBOXES[runs.SCOPES[task]]):
         pytest.skip(f'needs {", ".join(lacking)}')
-    runs.preload([runs.SCOPES[task]])
     monkeypatch.setenv('LAPE_MM_SCENES', str(tmp_path / 'scenes'))
     options = {'train_cfg.max_epochs': 1} if task in ('deit', 'mask_rcnn') else \
         {'train_cfg.max_iters': 8, 'train_cfg.val_interval': 8}
@@ -311,22 +310,24 @@ def test_a_step_that_would_spoil_the_weights_is_left_out():
         FiniteLossHook(patience=0)
 
 
+def spoil():
+    """In a child: the loss is not a number from the sixth iteration on."""
+    import mmpretrain.models
+    loss = mmpretrain.models.LinearClsHead.loss
+    calls = []
+
+    def spoilt(self, *args, **kwargs):
+        calls.append(1)
+        found = loss(self, *args, **kwargs)
+        return {name: value * (float('nan') if len(calls) > 5 else 1)
+                for name, value in found.items()}
+    mmpretrain.models.LinearClsHead.loss = spoilt
+
+
 def test_a_loss_that_is_not_finite_is_named_and_ends_the_run(tmp_path, monkeypatch):
     given, log = small('deit', tmp_path, monkeypatch)
     given.cfg_options.update({'train_cfg.max_epochs': 4, 'optim_wrapper.clip_grad': None,
                               'default_hooks.finite_loss.patience': 3})
-
-    def spoil():
-        import mmpretrain.models
-        loss = mmpretrain.models.LinearClsHead.loss
-        calls = []
-
-        def spoilt(self, *args, **kwargs):
-            calls.append(1)
-            found = loss(self, *args, **kwargs)
-            return {name: value * (float('nan') if len(calls) > 5 else 1)
-                    for name, value in found.items()}
-        mmpretrain.models.LinearClsHead.loss = spoilt
     status = runs.run(given, log, before=spoil)
     text = log.read_text()
     closing = text.splitlines()[-1]

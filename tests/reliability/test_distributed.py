@@ -78,7 +78,6 @@ def losses(folder, processes):
 def test_two_processes_are_one(task, joining, tmp_path):
     if lacking := missing(*TOOLBOXES[runs.SCOPES[task]]):
         pytest.skip(f'needs {", ".join(lacking)}')
-    runs.preload([runs.SCOPES[task]])
     found = {}
     for processes in (1, 2):
         folder = tmp_path / str(processes)
@@ -96,13 +95,12 @@ def test_from_one_process_to_two(tmp_path):
     """The batch of all processes is what it was: so are the losses."""
     if lacking := missing(*TOOLBOXES['mmseg']):
         pytest.skip(f'needs {", ".join(lacking)}')
-    runs.preload(['mmseg'])
 
     def go(folder, processes, **more):
         folder.mkdir(exist_ok=True)
         given = runs.arguments('segmenter', folder / 'run', resume='auto',
                                options=options('segmenter', 4 // processes, **more))
-        statuses = runs.run_all(given, folder / 'log', processes, before=lambda: record(folder))
+        statuses = runs.run_all(given, folder / 'log', processes, before=partial(record, folder))
         assert statuses == [0] * processes, (folder / 'log').read_text()
     go(tmp_path / 'one', 1)
     go(tmp_path / 'both', 1)
@@ -117,19 +115,19 @@ def test_from_one_process_to_two(tmp_path):
     assert losses(both, 2) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
+def signal_rank_1():
+    if os.environ['RANK'] == '1':
+        runs.signal_itself(signal.SIGTERM, 'mid-epoch')
+
+
 def test_one_process_has_a_signal_and_both_end(tmp_path):
     if lacking := missing(*TOOLBOXES['mmpretrain']):
         pytest.skip(f'needs {", ".join(lacking)}')
-    runs.preload(['mmpretrain'])
-
-    def before():
-        if os.environ['RANK'] == '1':
-            runs.signal_itself(signal.SIGTERM, 'mid-epoch')
     given = {'train_dataloader.batch_size': 2, 'default_hooks.checkpoint.interval': 100}
     whole, cut = (runs.arguments('deit', tmp_path / name, options=given)
                   for name in ('whole', 'cut'))
     assert runs.run_all(whole, tmp_path / 'log', 2) == [0, 0]
-    assert runs.run_all(cut, tmp_path / 'log', 2, before=before) == [143, 143], \
+    assert runs.run_all(cut, tmp_path / 'log', 2, before=signal_rank_1) == [143, 143], \
         (tmp_path / 'log').read_text()
     assert (tmp_path / 'cut/interrupted.pth').is_file()
     cut.resume = 'auto'

@@ -2,6 +2,7 @@
 import os
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -64,26 +65,26 @@ def trained(tmp_path_factory):
         pytest.skip(f'needs {", ".join(lacking)}')
     folder = tmp_path_factory.mktemp('trained')
     os.environ['LAPE_MM_SCENES'] = str(folder / 'scenes')
-    runs.preload(['mmpretrain'])
     given = runs.arguments('deit', folder / 'run', options={'train_cfg.max_epochs': 1})
     assert runs.run(given, folder / 'log') == 0, (folder / 'log').read_text()
     yield runs.last(folder / 'run')
     del os.environ['LAPE_MM_SCENES']
 
 
+def tool_here(name, arguments):
+    sys.path.insert(0, str(runs.ROOT / 'tools'))
+    sys.modules.pop(name, None)  # `test` is also a package of Python itself
+    torch.set_num_threads(1)
+    return __import__(name).main(arguments)
+
+
 def tool(name, checkpoint, log, *more):
     """Runs tools/NAME.py on a checkpoint: exit status and what it has printed."""
     given = runs.arguments('deit', log.parent / 'run', options={'train_cfg.max_epochs': 2})
     options = [f'{key}={value}' for key, value in given.cfg_options.items()] + [*more]
-
-    def work():
-        sys.path.insert(0, str(runs.ROOT / 'tools'))
-        sys.modules.pop(name, None)  # `test` is also a package of Python itself
-        torch.set_num_threads(1)
-        return __import__(name).main([
-            given.config, *(['--resume'] if name == 'train' else []), str(checkpoint),
-            '--work-dir', given.work_dir, '--joining', 'mpvg', '--cfg-options', *options])
-    status = runs.wait(runs.fork(work, log))
+    status = runs.wait(runs.fork(partial(tool_here, name, [
+        given.config, *(['--resume'] if name == 'train' else []), str(checkpoint),
+        '--work-dir', given.work_dir, '--joining', 'mpvg', '--cfg-options', *options]), log))
     return status, log.read_text()
 
 

@@ -2,6 +2,7 @@
 import random
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -23,7 +24,6 @@ def scenes(monkeypatch, tmp_path_factory):
 def need(task):
     if lacking := missing(*TOOLBOXES[runs.SCOPES[task]]):
         pytest.skip(f'needs {", ".join(lacking)}')
-    runs.preload([runs.SCOPES[task]])
 
 
 def whole_run(task, folder, **given):
@@ -83,7 +83,7 @@ def test_interrupted_and_resumed(task, moment, number, tmp_path):
     expected = whole_run(task, tmp_path, options=options)
     given = runs.arguments(task, tmp_path / 'cut', options=options)
     log = tmp_path / 'cut.log'
-    status = runs.run(given, log, before=lambda: runs.signal_itself(number, moment))
+    status = runs.run(given, log, before=partial(runs.signal_itself, number, moment))
     text = log.read_text()
     assert status == 128 + number, text
     assert f'error: {number.name} after iteration' in text and '--resume goes on' in text
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     need('deit')
     log = tmp_path / 'log'
     status = runs.run(runs.arguments('deit', tmp_path / 'full'), log,
-                      before=lambda: runs.fill_disk_at('epoch_3.pth'))
+                      before=partial(runs.fill_disk_at, 'epoch_3.pth'))
     assert status == 1
     closing = log.read_text().splitlines()[-1]
     assert closing.startswith('error: a checkpoint cannot be written')
@@ -129,7 +129,7 @@ def test_the_only_checkpoint_is_kept_until_the_next_is_there(tmp_path):
     need('deit')
     options = {'default_hooks.checkpoint.max_keep_ckpts': 1}
     status = runs.run(runs.arguments('deit', tmp_path / 'full', options=options), tmp_path / 'log',
-                      before=lambda: runs.fill_disk_at('epoch_3.pth'))
+                      before=partial(runs.fill_disk_at, 'epoch_3.pth'))
     assert status == 1 and (tmp_path / 'full/epoch_2.pth').is_file()
     assert not (tmp_path / 'full/epoch_1.pth').exists()
 
@@ -170,7 +170,8 @@ def test_images_on_the_device(tmp_path):
                'default_hooks.checkpoint.interval': 100}
     expected = whole_run('deit', tmp_path, options=options)
     given, log = runs.arguments('deit', tmp_path / 'cut', options=options), tmp_path / 'cut.log'
-    status = runs.run(given, log, before=lambda: runs.signal_itself(signal.SIGTERM, 'mid-epoch'))
+    status = runs.run(given, log,
+                      before=partial(runs.signal_itself, signal.SIGTERM, 'mid-epoch'))
     assert status == 143, log.read_text()
     given.resume = 'auto'
     assert runs.run(given, log) == 0, log.read_text()
