@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
@@ -22,9 +21,10 @@ from mmengine.device import get_device
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
-from quickstart import machine
+from quickstart import described
 
 from lape_mm.engine import DeviceLoader
+from lape_mm.machine import versions
 from lape_mm.runs.config import load_config, settle_loaders
 from lape_mm.runs.errors import exit_status
 from lape_mm.runs.preflight import preflight
@@ -115,19 +115,13 @@ def run(args: argparse.Namespace) -> None:
     import mmpretrain.datasets  # noqa: F401
     rates = measure(cfg, args)
     hours = project(rates, cfg.train_cfg.max_epochs, cfg.train_dataloader.num_workers)
-    versions = {}
-    for name in ('torchvision', 'onedl-mmpretrain', 'mmpretrain'):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     record = dict(
         config=args.config.stem, batch=cfg.train_dataloader.batch_size, bf16=args.bf16,
         compile=args.compile, images_per_second=rates,
         projected_hours={name: value for name, (value, _) in hours.items()},
         arithmetic={name: text for name, (_, text) in hours.items()},
         device=torch.cuda.get_device_name() if get_device() == 'cuda' else get_device(),
-        **machine(), **versions)
+        **{**described(), **versions()})
     print(f'{record["config"]}, batch {record["batch"]}, on {record["device"]} ({record["cpu"]}, '
           f'{record["cores"]} cores, load {record["load"]})')
     for name, value in rates.items():

@@ -24,18 +24,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from quickstart import machine
+from quickstart import described
 from rich.console import Console
 from rich.table import Table
 
+from lape_mm.machine import versions
+
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ('torchvision', 'timm', 'onedl-mmengine', 'onedl-mmcv', 'onedl-mmpretrain',
-            'onedl-mmdetection', 'onedl-mmsegmentation', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet',
-            'mmsegmentation')
 # whether compiled, and the type of autocast
 VARIANTS = {'eager': (False, None), 'compiled': (True, None), 'eager bf16': (False, torch.bfloat16),
             'compiled bf16': (True, torch.bfloat16)}
@@ -76,19 +74,9 @@ def as_variant(model: torch.nn.Module, variant: str) -> Callable:
 
 def describe(args: argparse.Namespace) -> dict:
     """What a record has beside its figures: machine, versions, commit, load, arguments."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    changed = subprocess.run(['git', 'status', '--porcelain', '--untracked-files=no'], cwd=ROOT,
-                             text=True, capture_output=True).stdout.strip()
-    found = machine()
     return dict(
-        found, commit=found['commit'] + (' and changes' if changed else ''), **versions,
-        device=torch.cuda.get_device_name() if device() == 'cuda' else 'cpu',
-        threads=torch.get_num_threads(), rounds=args.rounds,
+        **{**described(), **versions()}, device=torch.cuda.get_device_name() if device() == 'cuda'
+        else 'cpu', rounds=args.rounds,
         arguments={key: value for key, value in vars(args).items() if key != 'out'})
 
 

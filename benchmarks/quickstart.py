@@ -9,15 +9,14 @@ was recorded with another config is run again. The numbers show that every combi
 run of minutes at one seed ranks no joinings. The time limits hold for two idle cores.
 """
 import argparse
-import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
+
+from lape_mm.machine import commit, machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / 'benchmarks/quickstart.json'
@@ -31,23 +30,18 @@ TASKS = {
 }
 
 
-def machine() -> dict:
-    """What the numbers were measured on and with."""
-    cpu = next((line.split(':', 1)[1].strip() for line in open('/proc/cpuinfo')
-                if line.startswith('model name')), platform.processor()) \
-        if os.path.exists('/proc/cpuinfo') else platform.processor()
-    commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, text=True,
-                            capture_output=True).stdout.strip()
-    return dict(cpu=cpu, cores=os.cpu_count(), load=round(os.getloadavg()[1], 1),
-                threads=os.environ.get('OMP_NUM_THREADS', 'all'),
-                python=platform.python_version(), torch=version('torch'), commit=commit)
+def described() -> dict:
+    """What figures are measured on and with."""
+    return dict(machine(), load=round(os.getloadavg()[1], 1), torch=versions()['torch'],
+                commit=commit())
 
 
-def fingerprint(task: str) -> str:
+def config_of(task: str) -> str:
     """Tells apart what a quick-start config amounts to, its bases included."""
     from mmengine.config import Config
-    text = Config.fromfile(ROOT / f'configs/quickstart/{task}.py').pretty_text
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    from lape_mm.engine.record_hook import fingerprint
+    return fingerprint(Config.fromfile(ROOT / f'configs/quickstart/{task}.py'))
 
 
 def run(task: str, joining: str, folder: Path) -> dict:
@@ -63,8 +57,8 @@ def run(task: str, joining: str, folder: Path) -> dict:
     scalars = max(work_dir.glob('*/vis_data/scalars.json'), key=os.path.getmtime)
     values = [json.loads(line)[metric] for line in open(scalars) if f'"{metric}"' in line]
     return dict(task=task, joining=joining, metric=metric, value=round(values[-1] * scale, 4),
-                mark=mark, seconds=round(seconds), limit=limit, seed=0, config=fingerprint(task),
-                **machine())
+                mark=mark, seconds=round(seconds), limit=limit, seed=0, config=config_of(task),
+                **described())
 
 
 def read_records() -> dict[str, dict]:
@@ -96,7 +90,7 @@ def main() -> int:
     args.work_dir.mkdir(parents=True, exist_ok=True)
     records = read_records()
     for task in args.tasks:
-        config = fingerprint(task)
+        config = config_of(task)
         for joining in args.joinings:
             name = f'{task}-{joining}'
             if records.get(name, {}).get('config') == config and not args.again:

@@ -9,7 +9,9 @@ default_hooks = dict(
     # a resumed run ends as the run that was never killed; bad samples are left out and counted
     exact_run=dict(type='lape_mm.ExactRunHook'),
     missed_validation=dict(type='lape_mm.MissedValidationHook'),
-    finite_loss=dict(type='lape_mm.FiniteLossHook'))
+    finite_loss=dict(type='lape_mm.FiniteLossHook'),
+    # record.json: what was run and what came out; tools/results.py makes tables of it
+    record=dict(type='lape_mm.RunRecordHook'))
 
 env_cfg = dict(
     cudnn_benchmark=False,

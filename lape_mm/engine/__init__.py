@@ -8,9 +8,10 @@ from .fold_hook import FoldHook
 from .frozen import FreezingOptimWrapperConstructor
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .position_hook import PositionHook
+from .record_hook import RunRecordHook
 from .safe_checkpoint import SafeCheckpointHook
 
 __all__ = ['BFloat16OptimWrapper', 'CpuDataParallel', 'DeviceLoader', 'DeviceTrainLoop',
            'ExactRunHook', 'FiniteLossHook', 'FoldHook', 'FreezingOptimWrapperConstructor',
            'LayerDecayOptimWrapperConstructor', 'MissedValidationHook', 'PositionHook',
-           'SafeCheckpointHook']
+           'RunRecordHook', 'SafeCheckpointHook']

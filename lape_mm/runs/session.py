@@ -40,6 +40,7 @@ def train(args: Namespace) -> None:
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
                       work_dir=args.work_dir)
     cfg.launcher = args.launcher
+    cfg.overrides = overrides(args)
     if args.amp:
         set_amp(cfg, args.amp)
     if args.auto_scale_lr:
@@ -52,6 +53,13 @@ def train(args: Namespace) -> None:
     with one_line():
         runner.train()
     print_training(runner)
+
+
+def overrides(args: Namespace) -> dict:
+    """What the command line changes of a config, for the run's record."""
+    named = {'--' + name.replace('_', '-'): value for name in (
+        'joining', 'amp', 'auto_scale_lr', 'strict_data') if (value := getattr(args, name, None))}
+    return {**named, **(args.cfg_options or {})}
 
 
 @contextmanager

@@ -1,0 +1,340 @@
+#!/usr/bin/env python
+"""Compares joinings on small real data: each study is some dozen short runs on one CPU thread each.
+
+    python benchmarks/studies.py imagenet_mini        # about an hour on two cores
+    python benchmarks/studies.py --list               # all of them, and what is there already
+    python benchmarks/studies.py imagenet_mini --check mpvg 1     # again: the very same figures?
+    python benchmarks/studies.py --write              # tables and plots of docs/evidence.md
+
+Within a study the config, the data, the seeds and the thread are the same; only what a cell names
+differs. Data: LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and LAPE_MM_COCO. A run that is
+killed goes on where it was; one whose record is in benchmarks/ledger is not run again, unless its
+config has changed since.
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+from lape_mm.engine.record_hook import RECORD, fingerprint
+from lape_mm.runs import results
+from lape_mm.runs.config import load_config, settle_loaders
+from lape_mm.runs.errors import RunError, exit_status
+
+ROOT = Path(__file__).resolve().parents[1]
+LEDGER = ROOT / 'benchmarks/ledger'
+JOININGS = ('default', 'lape', 'pvg', 'mpvg')
+KINDS = ('learnable', 'sincos_1d', 'sincos_2d', 'relative')
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting of a study.
+
+    Attributes:
+        joining: a name, or settings.
+        options: --cfg-options.
+        start: the study and cell whose run of the same seed its backbone starts from.
+    """
+
+    joining: str | Mapping
+    options: Mapping = field(default_factory=dict)
+    start: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs of one config that differ in what a cell names, and in their seed.
+
+    Attributes:
+        title: heading of its table.
+        config: below configs/studies.
+        metric: what is compared, and ``digits`` of it.
+        cells: by name.
+        baseline: the cell that the others are paired with.
+    """
+
+    title: str
+    config: str
+    metric: str
+    cells: Mapping[str, Cell]
+    baseline: str = 'default'
+    digits: int = 2
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+def joinings(start: str | None = None) -> dict[str, Cell]:
+    """A cell a joining, from scratch and, if it names a study, from that one's runs."""
+    found = {name: Cell(name) for name in JOININGS}
+    if start:
+        found |= {f'{name}, pre-trained': Cell(name, start=(start, name)) for name in JOININGS}
+    return found
+
+
+CLASSIFIER = 'deit_imagenet-mini'
+STUDIES = {
+    'imagenet_mini': Study(
+        'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(),
+        seeds=(0, 1, 2, 3, 4)),
+    'cifar100_subset': Study(
+        'ViT-Lite on 5,000 images of CIFAR-100', 'vit-lite_cifar100-subset', 'accuracy/top1',
+        joinings()),
+    'ade_mini': Study(
+        'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
+        'upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini')),
+    'coco_mini': Study(
+        'Mask R-CNN with ViT-Adapter on coco_mini', 'mask-rcnn_vit-adapter_coco-mini',
+        'coco/bbox_mAP_50', joinings('imagenet_mini'), digits=4),
+    # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
+    'ablations': Study(
+        'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
+            'mpvg': Cell('mpvg'),
+            'table 5, pos_5': Cell(dict(first_layer=1, last=5)),
+            'table 5, pos_4': Cell(dict(first_layer=1, last=4)),
+            'table 5, pos_2': Cell(dict(first_layer=1, last=2)),
+            'table 6, with layer 0': Cell(dict(first_layer=0, last=0)),
+            'table 6, not hierarchical': Cell(dict(first_layer=1, hierarchical=False, last=0)),
+            'table 6, without x + PE': Cell(dict(add_to_input=False, first_layer=1, last=0)),
+            'figure 5a, tokens averaged alone': Cell('default', {
+                'model.backbone.class_token': False}),
+            'figure 5b, last term alone': Cell(dict(last=0)),
+        }, baseline='mpvg'),
+    'kinds': Study(
+        'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
+            f'{joining}, {kind}': Cell(joining, {'model.backbone.position': kind})
+            for kind in KINDS for joining in ('default', 'lape')},
+        baseline='default, learnable'),
+}
+
+
+def name_of(cell: str, seed: int) -> str:
+    """A file's or folder's name for a run."""
+    words = ''.join(letter if letter.isalnum() else ' ' for letter in cell).split()
+    return f'{"-".join(words)}_seed{seed}'
+
+
+def ledger_path(study: str, cell: str, seed: int) -> Path:
+    """Where a run's record is kept."""
+    return LEDGER / study / f'{name_of(cell, seed)}.json'
+
+
+class Runs:
+    """The runs of all studies, in one folder of work folders.
+
+    Args:
+        work_dir: for their work folders, from the repository's root.
+        changes: further --cfg-options, for a rehearsal.
+    """
+
+    def __init__(self, work_dir: Path, changes: Mapping | None = None):
+        self.work_dir, self.changes = work_dir, dict(changes or {})
+
+    def folder(self, study: str, cell: str, seed: int) -> Path:
+        """A run's work folder."""
+        return self.work_dir / study / name_of(cell, seed)
+
+    def options(self, study: str, cell: str, seed: int) -> dict:
+        """--cfg-options of a run."""
+        wanted = STUDIES[study].cells[cell]
+        found = {'randomness.seed': seed, **wanted.options, **self.changes}
+        if wanted.start:
+            folder = self.folder(*wanted.start, seed)
+            found['model.backbone.init_cfg'] = dict(
+                type='Pretrained', checkpoint=os.path.relpath(folder / 'last.pth', ROOT))
+        return found
+
+    def expected(self, study: str, cell: str, seed: int) -> str:
+        """The fingerprint that a run's record has to have."""
+        wanted = STUDIES[study]
+        cfg = load_config(
+            f'configs/studies/{wanted.config}.py', joining=wanted.cells[cell].joining,
+            options=self.options(study, cell, seed))
+        settle_loaders(cfg)
+        return fingerprint(cfg)
+
+    def recorded(self, study: str, cell: str, seed: int) -> bool:
+        """Whether the ledger has this very run."""
+        path = ledger_path(study, cell, seed)
+        if not path.exists():
+            return False
+        record = results.read_record(path)
+        return record['finished'] and record['fingerprint'] == self.expected(study, cell, seed)
+
+    def train(self, study: str, cell: str, seed: int) -> dict:
+        """Runs it to its end, from where it was; its record.
+
+        Raises:
+            RunError: it has failed, with the end of what it said.
+        """
+        folder, wanted = self.folder(study, cell, seed), STUDIES[study]
+        if (start := wanted.cells[cell].start) and not (
+                self.folder(*start, seed) / 'last.pth').exists():
+            self.train(*start, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        joining = wanted.cells[cell].joining
+        options = [f'{key}={value}' for key, value in self.options(study, cell, seed).items()]
+        with open(folder / 'output.log', 'a') as log:
+            done = subprocess.run(
+                [sys.executable, 'tools/train.py', f'configs/studies/{wanted.config}.py',
+                 '--joining', str(joining), '--work-dir', str(folder), '--resume',
+                 '--cfg-options', *options], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+                env={**os.environ, 'OMP_NUM_THREADS': '1'})
+        if done.returncode:
+            raise RunError(f'{folder / "output.log"}: status {done.returncode}\n'
+                           + (folder / 'output.log').read_text()[-2000:])
+        # what other studies start from, whatever its epoch
+        shutil.copy((folder / 'last_checkpoint').read_text(), folder / 'last.pth')
+        return results.read_record(folder / RECORD)
+
+    def keep(self, study: str, cell: str, seed: int) -> None:
+        """Runs what the ledger lacks, and copies the record there."""
+        self.train(study, cell, seed)
+        path = ledger_path(study, cell, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.folder(study, cell, seed) / RECORD, path)
+
+
+def all_runs(study: str) -> Iterator[tuple[str, str, int]]:
+    """Its runs, seed by seed, so that a study that is cut short compares equal seeds."""
+    for seed in STUDIES[study].seeds:
+        for cell in STUDIES[study].cells:
+            yield study, cell, seed
+
+
+def run(study: str, args: argparse.Namespace) -> None:
+    """Runs what is not recorded yet."""
+    runs = Runs(args.work_dir)
+    wanted = [one for one in all_runs(study) if not runs.recorded(*one)]
+    with Progress(*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(),
+                  TimeRemainingColumn()) as progress, ThreadPoolExecutor(args.jobs) as pool:
+        task = progress.add_task(study, total=len(wanted))
+        for _ in pool.map(lambda one: runs.keep(*one), wanted):
+            progress.advance(task)
+    print(section(study))
+
+
+def check(study: str, cell: str, seed: int) -> None:
+    """Runs a recorded run again, from nothing.
+
+    Raises:
+        RunError: a figure of it differs, in any bit, or it is not recorded.
+    """
+    path = ledger_path(study, cell, seed)
+    before = results.read_record(path)
+    with tempfile.TemporaryDirectory() as folder:
+        after = Runs(Path(folder)).train(study, cell, seed)
+    if before['metrics'] != after['metrics']:
+        raise RunError(f'{path.name}: recorded {before["metrics"][-1]}, now {after["metrics"][-1]}')
+    print(f'{study}, {cell}, seed {seed}: the same figures, bit for bit: {after["metrics"][-1]}')
+
+
+def records(study: str) -> tuple[list[str], list[dict]]:
+    """Cells and records of what the ledger has of a study."""
+    found = [(cell, results.read_record(path)) for _, cell, seed in all_runs(study)
+             if (path := ledger_path(study, cell, seed)).exists()]
+    return [cell for cell, _ in found], [record for _, record in found]
+
+
+def rows(study: str) -> list[results.Row]:
+    """A row a cell, in the study's order."""
+    wanted, (cells, found) = STUDIES[study], records(study)
+    made = {row.label: row for row in results.compare(
+        cells, found, wanted.metric, baseline=wanted.baseline)}
+    return [made[cell] for cell in wanted.cells if cell in made]
+
+
+def section(study: str) -> str:
+    """A study's heading, table and origin, as docs/evidence.md has them."""
+    wanted = STUDIES[study]
+    _, found = records(study)
+    return '\n\n'.join([
+        f'### {wanted.title}',
+        results.table(rows(study), wanted.metric, baseline=wanted.baseline,
+                      digits=wanted.digits),
+        f'Measured by `python benchmarks/studies.py {study}`, records in '
+        f'`benchmarks/ledger/{study}`: {results.origin(found)}.'])
+
+
+def page() -> str:
+    """All studies that the ledger has."""
+    return '\n\n'.join(
+        f'{section(study)}\n\n![each dot a seed, the line their mean]({plot_path(study).name})'
+        for study in STUDIES if records(study)[0])
+
+
+def plot_path(study: str) -> Path:
+    """Where a study's plot is."""
+    return ROOT / f'docs/evidence_{study}.svg'
+
+
+def plot(study: str) -> None:
+    """Draws each seed as a dot and their mean as a line, a row of the table after the other."""
+    import matplotlib
+    matplotlib.use('svg')
+    matplotlib.rcParams.update({'svg.hashsalt': study, 'svg.fonttype': 'path', 'font.size': 9})
+    from matplotlib import pyplot
+    found = rows(study)
+    figure, axes = pyplot.subplots(figsize=(6.4, .7 + .3 * len(found)), layout='constrained')
+    for place, row in enumerate(found):
+        values = list(row.by_seed.values())
+        axes.plot(values, [place] * len(values), 'o', color='tab:blue', alpha=.6, markersize=5)
+        axes.plot([sum(values) / len(values)] * 2, [place - .3, place + .3], color='black')
+    axes.set_yticks(range(len(found)), [row.label for row in found])
+    axes.invert_yaxis()
+    axes.set_xlabel(f'{STUDIES[study].metric}, {STUDIES[study].title}')
+    axes.grid(axis='x', alpha=.3)
+    figure.savefig(plot_path(study), metadata={'Date': None})
+    pyplot.close(figure)
+
+
+def overview() -> str:
+    """What there is of each study."""
+    lines = []
+    for study, wanted in STUDIES.items():
+        _, found = records(study)
+        hours = sum(record['seconds'] for record in found) / 3600
+        lines.append(f'{study:<16} {len(found):>3} of {len(wanted.cells) * len(wanted.seeds):>3} '
+                     f'runs, {hours:.1f} h  {wanted.title}')
+    return '\n'.join(lines)
+
+
+def main() -> int:
+    """Runs a study, checks a run, or writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('study', nargs='?', choices=STUDIES)
+    parser.add_argument('--check', nargs=2, metavar=('CELL', 'SEED'), help='run one again')
+    parser.add_argument('--list', action='store_true', help='what is there')
+    parser.add_argument('--write', action='store_true', help='tables and plots of docs/evidence.md')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
+    parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/studies'))
+    args = parser.parse_args()
+    os.chdir(ROOT)  # the records name paths from there
+
+    def work() -> None:
+        if args.list:
+            print(overview())
+        elif args.write:
+            import tables
+            for study in STUDIES:
+                if records(study)[0]:
+                    plot(study)
+            tables.write()
+        elif not args.study:
+            parser.error(f'a study is needed: {", ".join(STUDIES)}')
+        elif args.check:
+            check(args.study, args.check[0], int(args.check[1]))
+        else:
+            run(args.study, args)
+    return exit_status(work)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

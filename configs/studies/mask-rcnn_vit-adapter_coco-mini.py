@@ -1,0 +1,42 @@
+# A small Mask R-CNN with ViT-Adapter on coco_mini: 107 training images of COCO 2017. From scratch,
+# or from a run of deit_imagenet-mini.py, whose ViT has the same sizes:
+#   --cfg-options model.backbone.init_cfg.checkpoint=...
+# See benchmarks/studies.py and docs/evidence.md.
+_base_ = ['../quickstart/mask_rcnn.py']
+
+scenes = None
+data_root = '{{$LAPE_MM_COCO:data/coco}}'
+image_size = (160, 160)
+
+model = dict(
+    backbone=dict(img_size=96, joining='default'),  # of the classification model
+    roi_head=dict(bbox_head=dict(num_classes=80), mask_head=dict(num_classes=80)),
+    test_cfg=dict(rcnn=dict(max_per_img=50)))
+
+# wide and high images alike get a square's worth of pixels
+train_pipeline = _base_.train_pipeline
+train_pipeline[2].update(scale=image_size)
+train_pipeline[3].update(prob=0.5, direction='horizontal')
+test_pipeline = _base_.test_pipeline
+test_pipeline[1].update(scale=image_size)
+
+train_dataloader = dict(
+    dataset=dict(
+        data_root=data_root,
+        metainfo=None,
+        filter_cfg=dict(min_size=1),
+        pipeline=train_pipeline))
+val_dataloader = dict(
+    dataset=dict(data_root=data_root, metainfo=None, pipeline=test_pipeline))
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file=data_root + '/annotations/instances_val2017.json')
+test_evaluator = val_evaluator
+
+max_epochs = 24
+train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)
+param_scheduler = _base_.param_scheduler
+param_scheduler[0].update(end=2)
+param_scheduler[1].update(begin=2, end=max_epochs)
+
+default_hooks = dict(
+    checkpoint=dict(interval=max_epochs, save_best=None), visualization=dict(draw=False))

@@ -1,0 +1,206 @@
+"""Records of runs as tables: what their seeds have in common, and what a setting changes."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from lape_mm.engine.record_hook import RECORD
+
+from .errors import RunError
+
+SEED = 'randomness.seed'
+
+
+def read_records(folders: Iterable[str | Path]) -> list[dict]:
+    """All records below folders: ``record.json`` of work folders, or the files of a ledger.
+
+    Raises:
+        RunError: a folder is not there, holds no record, or a file is not one.
+    """
+    found = []
+    for folder in map(Path, folders):
+        if folder.is_file():
+            paths = [folder]
+        else:
+            paths = sorted(folder.rglob(RECORD)) or sorted(folder.rglob('*.json'))
+        if not paths:
+            raise RunError(f'{folder}: there is no record of a run; training writes {RECORD} '
+                           'into its work folder')
+        found += map(read_record, paths)
+    return found
+
+
+def read_record(path: Path) -> dict:
+    """One record, see `lape_mm.engine.RunRecordHook`, with its ``path``.
+
+    Raises:
+        RunError: it is not one.
+    """
+    try:
+        record = json.loads(path.read_text())
+        wanted = {'config': (str, type(None)), 'overrides': dict, 'seed': int, 'metrics': list,
+                  'finished': bool, 'fingerprint': str}
+        lacking = [name for name, kind in wanted.items()
+                   if not isinstance(record.get(name), kind)]
+        if lacking:
+            raise ValueError(f'without {", ".join(lacking)}')
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f'{path}: not a record of a run: {error}') from error
+    return dict(record, path=str(path))
+
+
+def label_runs(records: Sequence[Mapping]) -> list[str]:
+    """What each run is called: its config and overrides, without what all of them share.
+
+    The seed is left out, so that runs that differ in it alone have the same label.
+    """
+    settings = [{'config': Path(record['config'] or '?').stem,
+                 **{key.removeprefix('--'): value for key, value in record['overrides'].items()
+                    if key != SEED}} for record in records]
+    shared = {key for key, value in settings[0].items()
+              if all(key in one and one[key] == value for one in settings)} if settings else set()
+    return [', '.join(f'{value}' if key in ('config', 'joining') else f'{key}={value}'
+                      for key, value in one.items() if key not in shared) or one['config']
+            for one in settings]
+
+
+def figure(record: Mapping, metric: str, which: str = 'last') -> float:
+    """A run's figure of a metric: of its last validation, or the largest of all.
+
+    Raises:
+        RunError: none of its validations has it.
+    """
+    values = [line[metric] for line in record['metrics'] if metric in line]
+    if not values:
+        known = sorted({name for line in record['metrics'] for name in line})
+        raise RunError(f'{record["path"]}: no metric {metric!r}, but {", ".join(known) or "none"}')
+    return values[-1] if which == 'last' else max(values)
+
+
+def first_metric(records: Sequence[Mapping]) -> str:
+    """The name of the first metric of a record that is neither its place nor its loss.
+
+    Raises:
+        RunError: no run has been validated.
+    """
+    for record in records:
+        for line in record['metrics']:
+            for name in line:
+                if name not in ('epoch', 'iter', 'loss'):
+                    return name
+    raise RunError('none of the runs has been validated yet')
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        label: what they are called.
+        by_seed: the figure of each seed.
+        differences: to the baseline's run of the same seed, by seed.
+    """
+
+    label: str
+    by_seed: dict[int, float]
+    differences: dict[int, float]
+
+
+def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
+            baseline: str | None = None, which: str = 'last') -> list[Row]:
+    """One row a label, in the order of the labels.
+
+    Raises:
+        RunError: two runs of one label have the same seed, or different settings; the baseline
+            is none of the labels; no finished run is left.
+    """
+    found: dict[str, dict[int, float]] = {}
+    kinds: dict[str, Mapping] = {}
+    for label, record in zip(labels, records):
+        if not record['finished']:
+            continue
+        first = kinds.setdefault(label, record)
+        if first['fingerprint'] != record['fingerprint']:
+            raise RunError(f'{label}: {first["path"]} and {record["path"]} ran different configs '
+                           'of the same name and overrides: leave one of them out')
+        seeds = found.setdefault(label, {})
+        if record['seed'] in seeds:
+            raise RunError(f'{label}: seed {record["seed"]} twice, in {record["path"]} again')
+        seeds[record['seed']] = figure(record, metric, which)
+    if not found:
+        raise RunError('none of the runs has come to its end')
+    if baseline is not None and baseline not in found:
+        raise RunError(f'baseline {baseline!r}: expected one of {", ".join(map(repr, found))}')
+    base = found.get(baseline, {})
+    return [Row(label, by_seed, {} if label == baseline else {
+        seed: value - base[seed] for seed, value in by_seed.items() if seed in base})
+        for label, by_seed in found.items()]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean and standard deviation, ``12.30 ± 0.45``; the deviation of one value is not known."""
+    text = f'{mean(values):.{digits}f}'
+    return f'{text} ± {stdev(values):.{digits}f}' if len(values) > 1 else text
+
+
+def change(values: Sequence[float], digits: int = 2) -> str:
+    """Mean of paired differences, its standard error, and how many of them are above zero."""
+    if not values:
+        return ''
+    text = f'{mean(values):+.{digits}f}'
+    if len(values) > 1:
+        text += f' ± {stdev(values) / len(values) ** .5:.{digits}f}'
+    return f'{text} ({sum(value > 0 for value in values)} of {len(values)} up)'
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in
+                     (head, ['---'] * len(head), *rows))
+
+
+def table(rows: Sequence[Row], metric: str, *, baseline: str | None = None,
+          digits: int = 2) -> str:
+    """Rows as Markdown."""
+    paired = [f'minus {baseline}, paired by seed'] if baseline else []
+    return markdown(['', 'seeds', f'{metric}, measured', *paired], [
+        [row.label, ', '.join(map(str, sorted(row.by_seed))),
+         spread(list(row.by_seed.values()), digits),
+         *([change(list(row.differences.values()), digits)] if baseline else [])]
+        for row in rows])
+
+
+def origin(records: Sequence[Mapping]) -> str:
+    """Where the figures of several runs come from: machines, versions, commits, days and hours."""
+    def several(values: Iterable) -> str:
+        return ', '.join(dict.fromkeys(map(str, values)))
+    ended = [record for record in records if record['finished']]
+    machines = several(record['machine']['gpu'] or f'{record["machine"]["cpu"]}, '
+                       f'{record["machine"]["threads"]} thread a run' for record in ended)
+    hours = sum(record['cpu_seconds'] for record in ended) / 3600
+    return (f'{len(ended)} runs, {hours:.1f} h of CPU time in all, on {machines}; torch '
+            f'{several(record["versions"]["torch"] for record in ended)}; commit '
+            f'{several(record["commit"] for record in ended)}; '
+            f'{several(sorted(record["started"] for record in ended))}')
+
+
+def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, which: str) -> str:
+    """What tools/results.py prints.
+
+    Raises:
+        RunError: see `read_records` and `compare`.
+    """
+    records = read_records(folders)
+    metric = metric or first_metric(records)
+    open_ones = [record['path'] for record in records if not record['finished']]
+    rows = compare(label_runs(records), records, metric, baseline=baseline, which=which)
+    parts = [table(rows, metric, baseline=baseline), f'Measured: {origin(records)}.']
+    if len(rows) and any(len(row.by_seed) > 1 for row in rows):
+        parts.append('Mean ± standard deviation over seeds' + (
+            '; differences: mean ± standard error.' if baseline else '.'))
+    if open_ones:
+        parts.append(f'Left out, not at their end: {", ".join(open_ones)}')
+    return '\n\n'.join(parts)

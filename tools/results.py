@@ -1,0 +1,34 @@
+#!/usr/bin/env python
+"""Compare runs: a table of what their seeds reached, from the record.json of their work folders.
+
+    python tools/results.py work_dirs/deit-* --baseline default
+"""
+import argparse
+import sys
+
+from lape_mm.runs.errors import exit_status
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('folders', nargs='+', help='work folders, folders of such, or records')
+    parser.add_argument('--metric', help='default: the first that was measured')
+    parser.add_argument('--baseline', metavar='LABEL', help='also the differences to this row, '
+                        'paired by seed')
+    parser.add_argument('--best', action='store_true', help='the largest figure of each run '
+                        'instead of the last')
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    def run() -> None:
+        args = parse_args(argv)
+        from lape_mm.runs.results import show
+        print(show(args.folders, metric=args.metric, baseline=args.baseline,
+                   which='best' if args.best else 'last'))
+
+    return exit_status(run)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
