@@ -131,10 +131,10 @@ class Runs:
 
     Args:
         work_dir: for their work folders, from the repository's root.
-        changes: further --cfg-options, for a rehearsal.
+        changes: further --cfg-options of a study, for a rehearsal.
     """
 
-    def __init__(self, work_dir: Path, changes: Mapping | None = None):
+    def __init__(self, work_dir: Path, changes: Mapping[str, Mapping] | None = None):
         self.work_dir, self.changes = work_dir, dict(changes or {})
 
     def folder(self, study: str, cell: str, seed: int) -> Path:
@@ -144,7 +144,7 @@ class Runs:
     def options(self, study: str, cell: str, seed: int) -> dict:
         """--cfg-options of a run."""
         wanted = STUDIES[study].cells[cell]
-        found = {'randomness.seed': seed, **wanted.options, **self.changes}
+        found = {'randomness.seed': seed, **wanted.options, **self.changes.get(study, {})}
         if wanted.start:
             folder = self.folder(*wanted.start, seed)
             found['model.backbone.init_cfg'] = dict(
@@ -300,7 +300,7 @@ def overview() -> str:
     lines = []
     for study, wanted in STUDIES.items():
         _, found = records(study)
-        hours = sum(record['seconds'] for record in found) / 3600
+        hours = sum(record['cpu_seconds'] for record in found) / 3600
         lines.append(f'{study:<16} {len(found):>3} of {len(wanted.cells) * len(wanted.seeds):>3} '
                      f'runs, {hours:.1f} h  {wanted.title}')
     return '\n'.join(lines)

@@ -1,16 +1,19 @@
 #!/usr/bin/env python
-"""The records beside this file as tables of README.md (bars), docs/speed.md and reliability.md.
+"""The records beside this file as tables of README.md (bars) and of the docs.
 
     python benchmarks/tables.py             # prints them
     python benchmarks/tables.py --write     # puts them into these files, between their marks
 """
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
+import studies
 from measure import spread
+
+from lape_mm.runs.results import markdown
 
 HERE = Path(__file__).resolve().parent
 RECORDS = ('classification_tiny', 'classification_small', 'vit_adapter', 'vit_adapter_mask_rcnn',
@@ -22,12 +25,6 @@ def records() -> dict[str, dict]:
     """What has been measured, by name."""
     return {name: json.loads(path.read_text()) for name in RECORDS
             if (path := HERE / f'{name}.json').exists()}
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in
-                     (head, ['---'] * len(head), *rows))
 
 
 def machine(name: str, record: Mapping) -> str:
@@ -107,21 +104,26 @@ def reliability() -> str:
 
 
 PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables,
-         HERE.parent / 'docs/reliability.md': reliability}
+         HERE.parent / 'docs/reliability.md': reliability,
+         HERE.parent / 'docs/evidence.md': studies.page}
+
+
+def write() -> None:
+    """Puts all of them into their pages."""
+    for page, made in PAGES.items():
+        before, _, rest = page.read_text().partition(MARKS[0])
+        _, _, after = rest.partition(MARKS[1])
+        page.write_text(f'{before}{MARKS[0]}\n{made()}\n{MARKS[1]}{after}')
 
 
 def main() -> None:
     """Prints or writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--write', action='store_true', help='into README.md and docs/speed.md')
-    write = parser.parse_args().write
-    for page, made in PAGES.items():
-        if not write:
-            print(made(), end='\n\n')
-            continue
-        before, _, rest = page.read_text().partition(MARKS[0])
-        _, _, after = rest.partition(MARKS[1])
-        page.write_text(f'{before}{MARKS[0]}\n{made()}\n{MARKS[1]}{after}')
+    parser.add_argument('--write', action='store_true', help='into README.md and the docs')
+    if parser.parse_args().write:
+        write()
+    else:
+        print('\n\n'.join(made() for made in PAGES.values()))
 
 
 if __name__ == '__main__':

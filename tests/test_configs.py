@@ -16,7 +16,7 @@ from lape_mm.runs.config import our_backbones  # noqa: E402
 ROOT = Path(__file__).parents[1] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
                  if '_base_' not in path.parts)
-FULL_SCALE = [name for name in CONFIGS if not name.startswith('quickstart/')]
+FULL_SCALE = [name for name in CONFIGS if not name.startswith(('quickstart/', 'studies/'))]
 
 # parameters of the default joining, in millions
 SIZES = {

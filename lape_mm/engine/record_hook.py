@@ -29,7 +29,8 @@ def fingerprint(cfg: Config) -> str:
     Nor does it matter where the data lie (``data_root``).
     """
     settings = {key: value for key, value in cfg.to_dict().items()
-                if key not in APART and not (key == 'load_from' and cfg.get('resume'))}
+                if key not in APART and value is not None
+                and not (key == 'load_from' and cfg.get('resume'))}
     text = json.dumps(settings, sort_keys=True, default=str)
     if root := cfg.get('data_root'):
         text = text.replace(json.dumps(root)[1:-1], 'data_root')

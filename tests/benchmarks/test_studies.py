@@ -1,0 +1,133 @@
+"""The studies' runs, made tiny: records, restarts, checks and tables."""
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+pytest.importorskip('matplotlib')
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / 'benchmarks'))
+
+import studies  # noqa: E402
+
+from lape_mm.position import build_joining  # noqa: E402
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.errors import RunError  # noqa: E402
+
+DATA = ROOT.parent / 'shared/data'
+FOLDERS = dict(LAPE_MM_IMAGENET='imagenet_mini', LAPE_MM_ADE20K='ade_mini',
+               LAPE_MM_COCO='coco_mini')
+EPOCH = {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1}
+TINY = {
+    'imagenet_mini': {**EPOCH, 'train_dataloader.dataset.indices': 20,
+                      'train_dataloader.batch_size': 10, 'val_dataloader.dataset.indices': 10},
+    'ade_mini': {'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2,
+                 'train_dataloader.batch_size': 2, 'val_dataloader.dataset.indices': 2},
+    'coco_mini': {**EPOCH, 'train_dataloader.dataset.indices': 4,
+                  'train_dataloader.batch_size': 2, 'val_dataloader.dataset.indices': 2},
+}
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, 'LEDGER', tmp_path / 'ledger')
+    monkeypatch.chdir(ROOT)
+    return tmp_path / 'ledger'
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch, ledger):
+    if not DATA.is_dir():
+        pytest.skip('the small real data sets are not there')
+    if lacking := missing(*TOOLBOXES['mmdet'], 'mmseg', 'mmpretrain'):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    for name, folder in FOLDERS.items():
+        monkeypatch.setenv(name, str(DATA / folder))
+    return studies.Runs(tmp_path / 'runs', TINY)
+
+
+def test_a_run_is_recorded_once(runs, ledger, monkeypatch):
+    given = ('imagenet_mini', 'mpvg', 1)
+    assert not runs.recorded(*given)
+    runs.keep(*given)
+    record = json.loads((ledger / 'imagenet_mini/mpvg_seed1.json').read_text())
+    assert record['seed'] == 1 and record['overrides']['--joining'] == 'mpvg'
+    assert record['config'] == 'configs/studies/deit_imagenet-mini.py'
+    assert record['machine']['threads'] == 1 and record['metrics'][-1]['epoch'] == 1
+    # what the record was made with is what would be run now
+    assert runs.recorded(*given)
+    assert not studies.Runs(runs.work_dir).recorded(*given)
+    # it can be committed: no path of the machine is in it
+    assert str(DATA) not in json.dumps(record) and '/tmp' not in json.dumps(record)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('study', ['ade_mini', 'coco_mini'])
+def test_a_detector_starts_from_the_classifier_of_its_seed(study, runs, ledger):
+    runs.keep(study, 'mpvg, pre-trained', 2)
+    start = runs.folder('imagenet_mini', 'mpvg', 2)
+    assert json.loads((start / 'record.json').read_text())['seed'] == 2
+    log = (runs.folder(study, 'mpvg, pre-trained', 2) / 'output.log').read_text()
+    assert '100.00 %' in log, log[-3000:]
+    assert runs.recorded(study, 'mpvg, pre-trained', 2)
+    assert not runs.recorded(study, 'mpvg', 2)
+
+
+def test_a_run_that_fails_says_so(runs):
+    runs.changes['imagenet_mini']['model.head.num_classes'] = 3
+    try:
+        with pytest.raises(RunError, match='(?s)output.log: status 2.*num_classes'):
+            runs.train('imagenet_mini', 'default', 0)
+    finally:
+        del runs.changes['imagenet_mini']['model.head.num_classes']
+
+
+@pytest.mark.long
+def test_the_same_figures_again(runs, monkeypatch):
+    runs.keep('imagenet_mini', 'lape', 0)
+    made = studies.Runs
+    monkeypatch.setattr(studies, 'Runs', lambda folder: made(folder, TINY))
+    studies.check('imagenet_mini', 'lape', 0)
+    path = studies.ledger_path('imagenet_mini', 'lape', 0)
+    record = json.loads(path.read_text())
+    record['metrics'][-1]['loss'] += 1e-7
+    path.write_text(json.dumps(record))
+    with pytest.raises(RunError, match='lape_seed0.json: recorded .* now '):
+        studies.check('imagenet_mini', 'lape', 0)
+
+
+def test_cells_are_what_they_say():
+    for study in studies.STUDIES.values():
+        assert study.baseline in study.cells
+        assert (ROOT / f'configs/studies/{study.config}.py').exists()
+        for cell in study.cells.values():
+            build_joining(cell.joining, depth=6)
+            if cell.start:
+                assert cell.joining == studies.STUDIES[cell.start[0]].cells[cell.start[1]].joining
+        assert len(study.seeds) >= 3
+        names = [studies.name_of(cell, 0) for cell in study.cells]
+        assert len(set(names)) == len(names)
+
+
+def test_table_and_plot(ledger, tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, 'ROOT', tmp_path)
+    (tmp_path / 'docs').mkdir()
+    for seed, (default, mpvg) in enumerate([(10., 12.), (11., 12.)]):
+        for cell, value in (('default', default), ('mpvg', mpvg)):
+            path = studies.ledger_path('imagenet_mini', cell, seed)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(dict(
+                config='c', overrides={}, fingerprint=cell, seed=seed, commit='abc', finished=True,
+                started='2026-01-01', cpu_seconds=36., versions=dict(torch='2.11'),
+                machine=dict(cpu='CPU', gpu=None, threads=1),
+                metrics=[{'accuracy/top1': value}])))
+    text = studies.page()
+    assert '| mpvg | 0, 1 | 12.00 ± 0.00 | +1.50 ± 0.50 (2 of 2 up) |' in text
+    assert '4 runs, 0.0 h of CPU time' in text and 'evidence_imagenet_mini.svg' in text
+    assert 'imagenet_mini      4 of  20 runs' in studies.overview()
+    studies.plot('imagenet_mini')
+    first = (tmp_path / 'docs/evidence_imagenet_mini.svg').read_bytes()
+    studies.plot('imagenet_mini')
+    assert first == (tmp_path / 'docs/evidence_imagenet_mini.svg').read_bytes()
