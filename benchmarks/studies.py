@@ -1,15 +1,17 @@
 #!/usr/bin/env python
 """Compares joinings on small real data: each study is some dozen short runs on one CPU thread each.
 
-    python benchmarks/studies.py imagenet_mini        # about an hour on two cores
+    python benchmarks/studies.py imagenet_mini        # under an hour on two cores
     python benchmarks/studies.py --list               # all of them, and what is there already
     python benchmarks/studies.py imagenet_mini --check mpvg 1     # again: the very same figures?
     python benchmarks/studies.py --write              # tables and plots of docs/evidence.md
+    python benchmarks/studies.py cifar100_table2 --jobs 4 --minutes 9     # on a GPU, in pieces
 
 Within a study the config, the data, the seeds and the thread are the same; only what a cell names
 differs. Data: LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and LAPE_MM_COCO. A run that is
 killed goes on where it was; one whose record is in benchmarks/ledger is not run again, unless its
-config has changed since.
+config has changed since. The studies of the paper's table 2 are for a GPU, on which several runs go
+side by side: images lie on the device, the backbone is compiled, the step is in bfloat16.
 """
 import argparse
 import os
@@ -17,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +29,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeR
 
 from lape_mm.engine.record_hook import RECORD, fingerprint
 from lape_mm.runs import results
+from lape_mm.runs.amp import set_amp
 from lape_mm.runs.config import load_config, settle_loaders
 from lape_mm.runs.errors import RunError, exit_status
 
@@ -56,10 +60,11 @@ class Study:
 
     Attributes:
         title: heading of its table.
-        config: below configs/studies.
+        config: below configs, without its suffix.
         metric: what is compared, and ``digits`` of it.
         cells: by name.
         baseline: the cell that the others are paired with.
+        options, amp: --cfg-options and --amp of all its runs.
     """
 
     title: str
@@ -69,6 +74,8 @@ class Study:
     baseline: str = 'default'
     digits: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
+    options: Mapping = field(default_factory=dict)
+    amp: str | None = None
 
 
 def joinings(start: str | None = None) -> dict[str, Cell]:
@@ -79,20 +86,25 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
     return found
 
 
-CLASSIFIER = 'deit_imagenet-mini'
+ON_DEVICE = {'train_cfg.type': 'lape_mm.DeviceTrainLoop', 'train_cfg.compile': True,
+             'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
+             'val_dataloader.num_workers': 1}
+CLASSIFIER = 'studies/deit_imagenet-mini'
+TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
 STUDIES = {
     'imagenet_mini': Study(
         'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(),
         seeds=(0, 1, 2, 3, 4)),
     'cifar100_subset': Study(
-        'ViT-Lite on 5,000 images of CIFAR-100', 'vit-lite_cifar100-subset', 'accuracy/top1',
-        joinings()),
+        'ViT-Lite on 5,000 images of CIFAR-100', 'studies/vit-lite_cifar100-subset',
+        'accuracy/top1', joinings()),
     'ade_mini': Study(
         'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
-        'upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini')),
+        'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini')),
     'coco_mini': Study(
-        'Mask R-CNN with ViT-Adapter on coco_mini', 'mask-rcnn_vit-adapter_coco-mini',
-        'coco/bbox_mAP_50', joinings('imagenet_mini'), digits=4),
+        'Mask R-CNN with ViT-Adapter on coco_mini',
+        'studies/mask-rcnn_vit-adapter_coco-mini', 'coco/bbox_mAP_50',
+        joinings('imagenet_mini'), digits=4),
     # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
     'ablations': Study(
         'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
@@ -112,6 +124,13 @@ STUDIES = {
             f'{joining}, {kind}': Cell(joining, {'model.backbone.position': kind})
             for kind in KINDS for joining in ('default', 'lape')},
         baseline='default, learnable'),
+    'cifar100_table2': Study(
+        'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
+        options=ON_DEVICE, amp='bf16'),
+    'cifar100_100e': Study(
+        'ViT-Lite-7/4 on CIFAR-100, the same in 100 epochs', TABLE_2, 'accuracy/top1', joinings(),
+        options={**ON_DEVICE, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
+        amp='bf16'),
 }
 
 
@@ -126,16 +145,23 @@ def ledger_path(study: str, cell: str, seed: int) -> Path:
     return LEDGER / study / f'{name_of(cell, seed)}.json'
 
 
+class OutOfTime(Exception):
+    """The minutes of a call are over."""
+
+
 class Runs:
     """The runs of all studies, in one folder of work folders.
 
     Args:
         work_dir: for their work folders, from the repository's root.
         changes: further --cfg-options of a study, for a rehearsal.
+        minutes: after which its runs are stopped.
     """
 
-    def __init__(self, work_dir: Path, changes: Mapping[str, Mapping] | None = None):
+    def __init__(self, work_dir: Path, changes: Mapping[str, Mapping] | None = None,
+                 minutes: float = 1e6):
         self.work_dir, self.changes = work_dir, dict(changes or {})
+        self.end = time.monotonic() + 60 * minutes
 
     def folder(self, study: str, cell: str, seed: int) -> Path:
         """A run's work folder."""
@@ -144,7 +170,8 @@ class Runs:
     def options(self, study: str, cell: str, seed: int) -> dict:
         """--cfg-options of a run."""
         wanted = STUDIES[study].cells[cell]
-        found = {'randomness.seed': seed, **wanted.options, **self.changes.get(study, {})}
+        found = {'randomness.seed': seed, **STUDIES[study].options, **wanted.options,
+                 **self.changes.get(study, {})}
         if wanted.start:
             folder = self.folder(*wanted.start, seed)
             found['model.backbone.init_cfg'] = dict(
@@ -155,9 +182,11 @@ class Runs:
         """The fingerprint that a run's record has to have."""
         wanted = STUDIES[study]
         cfg = load_config(
-            f'configs/studies/{wanted.config}.py', joining=wanted.cells[cell].joining,
+            f'configs/{wanted.config}.py', joining=wanted.cells[cell].joining,
             options=self.options(study, cell, seed))
         settle_loaders(cfg)
+        if wanted.amp:
+            set_amp(cfg, wanted.amp)
         return fingerprint(cfg)
 
     def recorded(self, study: str, cell: str, seed: int) -> bool:
@@ -173,6 +202,7 @@ class Runs:
 
         Raises:
             RunError: it has failed, with the end of what it said.
+            OutOfTime: it has been stopped, and goes on in another call.
         """
         folder, wanted = self.folder(study, cell, seed), STUDIES[study]
         if (start := wanted.cells[cell].start) and not (
@@ -182,13 +212,20 @@ class Runs:
         joining = wanted.cells[cell].joining
         options = [f'{key}={value}' for key, value in self.options(study, cell, seed).items()]
         with open(folder / 'output.log', 'a') as log:
-            done = subprocess.run(
-                [sys.executable, 'tools/train.py', f'configs/studies/{wanted.config}.py',
+            child = subprocess.Popen(
+                [sys.executable, 'tools/train.py', f'configs/{wanted.config}.py',
                  '--joining', str(joining), '--work-dir', str(folder), '--resume',
-                 '--cfg-options', *options], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+                 *(['--amp', wanted.amp] if wanted.amp else []), '--cfg-options', *options],
+                cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
                 env={**os.environ, 'OMP_NUM_THREADS': '1'})
-        if done.returncode:
-            raise RunError(f'{folder / "output.log"}: status {done.returncode}\n'
+            try:
+                status = child.wait(max(0., self.end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.terminate()  # it writes a checkpoint, with which the next call goes on
+                child.wait()
+                raise OutOfTime from None
+        if status:
+            raise RunError(f'{folder / "output.log"}: status {status}\n'
                            + (folder / 'output.log').read_text()[-2000:])
         # what other studies start from, whatever its epoch
         shutil.copy((folder / 'last_checkpoint').read_text(), folder / 'last.pth')
@@ -211,14 +248,18 @@ def all_runs(study: str) -> Iterator[tuple[str, str, int]]:
 
 def run(study: str, args: argparse.Namespace) -> None:
     """Runs what is not recorded yet."""
-    runs = Runs(args.work_dir)
+    runs = Runs(args.work_dir, minutes=args.minutes)
     wanted = [one for one in all_runs(study) if not runs.recorded(*one)]
     with Progress(*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(),
                   TimeRemainingColumn()) as progress, ThreadPoolExecutor(args.jobs) as pool:
         task = progress.add_task(study, total=len(wanted))
-        for _ in pool.map(lambda one: runs.keep(*one), wanted):
-            progress.advance(task)
-    print(section(study))
+        try:
+            for _ in pool.map(lambda one: runs.keep(*one), wanted):
+                progress.advance(task)
+        except OutOfTime:
+            pool.shutdown(cancel_futures=True)
+            print(f'{args.minutes:g} minutes are over: the same command goes on with the rest')
+    print(section(study) if records(study)[0] else overview())
 
 
 def check(study: str, cell: str, seed: int) -> None:
@@ -314,6 +355,8 @@ def main() -> int:
     parser.add_argument('--list', action='store_true', help='what is there')
     parser.add_argument('--write', action='store_true', help='tables and plots of docs/evidence.md')
     parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
+    parser.add_argument('--minutes', type=float, default=1e6, help='of this call; another one '
+                        'goes on with what is left')
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/studies'))
     args = parser.parse_args()
     os.chdir(ROOT)  # the records name paths from there

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
+import large_runs
 import studies
 from measure import spread
 
@@ -103,9 +104,14 @@ def reliability() -> str:
     return f'{table}\n\nMeasured on {record["date"]}, {machine("reliability", record)}; {minutes}.'
 
 
+def evidence() -> str:
+    """The studies on small data, and what the large runs would cost."""
+    return '\n\n'.join(filter(None, [studies.page(), large_runs.page()]))
+
+
 PAGES = {HERE.parent / 'README.md': bars, HERE.parent / 'docs/speed.md': tables,
          HERE.parent / 'docs/reliability.md': reliability,
-         HERE.parent / 'docs/evidence.md': studies.page}
+         HERE.parent / 'docs/evidence.md': evidence}
 
 
 def write() -> None:

@@ -1,5 +1,6 @@
 """The studies' runs, made tiny: records, restarts, checks and tables."""
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +26,10 @@ TINY = {
                       'train_dataloader.batch_size': 10, 'val_dataloader.dataset.indices': 10},
     'ade_mini': {'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2,
                  'train_dataloader.batch_size': 2, 'val_dataloader.dataset.indices': 2},
+    # the recipe of a GPU, in the same way
+    'cifar100_table2': {**EPOCH, 'train_cfg.compile': False,
+                        'train_dataloader.dataset.indices': 256,
+                        'val_dataloader.dataset.indices': 128},
     'coco_mini': {**EPOCH, 'train_dataloader.dataset.indices': 4,
                   'train_dataloader.batch_size': 2, 'val_dataloader.dataset.indices': 2},
 }
@@ -85,6 +90,21 @@ def test_a_run_that_fails_says_so(runs):
 
 
 @pytest.mark.long
+def test_the_full_recipe_in_pieces(runs, ledger, monkeypatch, tmp_path):
+    """As on a GPU that is lent for minutes: stopped, and gone on with."""
+    subprocess.run([sys.executable, DATA / 'cifar100/unpack.py', tmp_path / 'cifar'], check=True)
+    monkeypatch.setenv('LAPE_MM_CIFAR100', str(tmp_path / 'cifar'))
+    given = ('cifar100_table2', 'mpvg', 0)
+    folder = runs.folder(*given)
+    short = studies.Runs(runs.work_dir, TINY, minutes=.01)
+    with pytest.raises(studies.OutOfTime):
+        short.train(*given)
+    assert not (folder / 'last.pth').exists()
+    runs.keep(*given)
+    assert runs.recorded(*given) and (folder / 'last.pth').exists()
+
+
+@pytest.mark.long
 def test_the_same_figures_again(runs, monkeypatch):
     runs.keep('imagenet_mini', 'lape', 0)
     made = studies.Runs
@@ -101,7 +121,7 @@ def test_the_same_figures_again(runs, monkeypatch):
 def test_cells_are_what_they_say():
     for study in studies.STUDIES.values():
         assert study.baseline in study.cells
-        assert (ROOT / f'configs/studies/{study.config}.py').exists()
+        assert (ROOT / f'configs/{study.config}.py').exists()
         for cell in study.cells.values():
             build_joining(cell.joining, depth=6)
             if cell.start:

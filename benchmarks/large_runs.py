@@ -1,0 +1,160 @@
+#!/usr/bin/env python
+"""What the full-scale runs would cost: arithmetic of a training image, and hours on 1 and 8 GPUs.
+
+    python benchmarks/large_runs.py                       # prints; minutes on a CPU
+    python benchmarks/large_runs.py --write               # and the record of docs/evidence.md
+    python benchmarks/large_runs.py --tflops 60 --configs deit-tiny
+
+The arithmetic is counted by torch over one training step of each config's own model, at its own
+size (matrix products, convolutions and attention; sampling and normalisation are not counted).
+Hours are projected, not measured: images of the schedule x arithmetic / a rate that is assumed to
+be sustained. The joinings cost the same to a tenth of a percent: MPVG's is shown.
+"""
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData, PixelData
+from torch.utils.flop_counter import FlopCounterMode
+
+from lape_mm.runs.results import markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / 'benchmarks/large_runs.json'
+IMAGES = dict(imagenet=1_281_167, coco=117_266, cifar100=50_000)
+# multiply-adds count twice; of a GPU such as an A100 or H100 in mixed precision, on models of
+# this size, end to end
+TFLOPS = 20.
+SCALING = .9
+
+
+def configs() -> Iterator[Path]:
+    """One a model and recipe."""
+    for path in sorted((ROOT / 'configs').rglob('*-mpvg_*.py')):
+        if '_4xb2' not in path.name:
+            yield path
+
+
+def sample(cfg: Config, height: int, width: int):
+    """Ground truth of one image."""
+    scope = cfg.default_scope
+    if scope == 'mmpretrain':
+        from mmpretrain.structures import DataSample
+        return DataSample().set_gt_label(1)
+    if scope == 'mmseg':
+        from mmseg.structures import SegDataSample
+        found = SegDataSample(metainfo=dict(img_shape=(height, width), pad_shape=(height, width)))
+        found.gt_sem_seg = PixelData(data=torch.randint(0, 150, (1, height, width)))
+        return found
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    found = DetDataSample(metainfo=dict(
+        img_shape=(height, width), pad_shape=(height, width), batch_input_shape=(height, width),
+        ori_shape=(height, width), scale_factor=(1., 1.)))
+    # seven objects, as COCO has in its mean image
+    corner = torch.rand(7, 2) * torch.tensor([width / 2, height / 2])
+    found.gt_instances = InstanceData(
+        bboxes=torch.cat([corner, corner + torch.rand(7, 2) * 200 + 20], dim=1),
+        labels=torch.randint(0, 80, (7, )),
+        masks=BitmapMasks([torch.ones(height, width).byte().numpy()] * 7, height, width))
+    return found
+
+
+def size_of(cfg: Config) -> tuple[int, int]:
+    """Height and width of a training image: the largest of multi-scale training."""
+    if cfg.default_scope == 'mmdet':
+        return 800, 1344
+    size = cfg.model.data_preprocessor.get('size') or cfg.model.backbone.get('img_size', 224)
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def images_of(cfg: Config, path: Path) -> int:
+    """How many images the schedule trains on."""
+    if iterations := cfg.train_cfg.get('max_iters'):
+        return iterations * cfg.auto_scale_lr.base_batch_size
+    data = next(images for name, images in IMAGES.items() if name in path.stem.replace(
+        'in1k', 'imagenet'))
+    return data * cfg.train_cfg.max_epochs
+
+
+def gflops(cfg: Config) -> float:
+    """Of one image's training step: forward and backward."""
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    cfg.model.backbone.pop('init_cfg', None)
+    if cfg.default_scope == 'mmpretrain':
+        cfg.model.pop('train_cfg', None)  # mixup needs a batch, and costs nothing
+    model = MODELS.build(cfg.model).train()
+    height, width = size_of(cfg)
+    # BatchNorm of a pooled pixel needs two images
+    batch = 1 if cfg.default_scope == 'mmdet' else 2
+    counter = FlopCounterMode(display=False)
+    with counter:
+        losses = model.loss(torch.rand(batch, 3, height, width),
+                            [sample(cfg, height, width) for _ in range(batch)])
+        loss, _ = model.parse_losses(losses)
+        loss.backward()
+    return counter.get_total_flops() / batch / 1e9
+
+
+def measure(args: argparse.Namespace) -> list[dict]:
+    """A row a config."""
+    rows = []
+    for path in configs():
+        if not any(word in path.name for word in args.configs):
+            continue
+        cfg = Config.fromfile(path)
+        with redirect_stdout(StringIO()):
+            cost = gflops(cfg)
+        rows.append(dict(config=path.relative_to(ROOT).as_posix(), size=list(size_of(cfg)),
+                         images=images_of(cfg, path), gflops=round(cost, 1)))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def page() -> str:
+    """The record as docs/evidence.md shows it."""
+    if not RECORD.exists():
+        return ''
+    record = json.loads(RECORD.read_text())
+    return (f'{table(record)}\n\nCounted by `python benchmarks/large_runs.py --write` with torch '
+            f'{record["torch"]}; projected for {record["tflops"]:g} TFLOP/s sustained a GPU, which '
+            f'is an assumption, and {SCALING:.0%} of eight times that on eight.')
+
+
+def table(record: dict) -> str:
+    """Markdown, with the hours that the arithmetic projects."""
+    rows = []
+    for row in record['rows']:
+        hours = row['images'] * row['gflops'] / (record['tflops'] * 1e3) / 3600
+        rows.append([f'`{Path(row["config"]).stem}`', f'{row["size"][0]} x {row["size"][1]}',
+                     f'{row["images"] / 1e6:.1f}', f'{row["gflops"]:,.1f}', f'{hours:,.1f}',
+                     f'{hours / 8 / SCALING:,.1f}'])
+    return markdown(
+        ['config', 'pixels', 'images, millions', 'GFLOP an image, counted',
+         'hours on one GPU, projected', 'on eight, projected'], rows)
+
+
+def main() -> int:
+    """Counts, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--configs', nargs='+', default=[''], help='parts of their names')
+    parser.add_argument('--tflops', type=float, default=TFLOPS, help='assumed to be sustained')
+    parser.add_argument('--write', action='store_true', help='large_runs.json and the docs')
+    args = parser.parse_args()
+    record = dict(tflops=args.tflops, torch=torch.__version__.split('+')[0], rows=measure(args))
+    print(table(record))
+    if args.write:
+        RECORD.write_text(json.dumps(record, indent=1) + '\n')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
