@@ -25,9 +25,9 @@ from quickstart import described
 
 from lape_mm.engine import DeviceLoader
 from lape_mm.machine import versions
+from lape_mm.runs.checks.preflight import preflight
 from lape_mm.runs.config import load_config, settle_loaders
 from lape_mm.runs.errors import exit_status
-from lape_mm.runs.preflight import preflight
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN, TEST = 50_000, 10_000

@@ -87,7 +87,7 @@ def tables() -> str:
     parts = []
     for name, record in records().items():
         parts.append(f'**{record["claim"]}** ({machine(name, record)})')
-        parts += [f'{title}:\n\n{table}' for title, table in tables_of(record)]
+        parts += [f'{title}, measured:\n\n{table}' for title, table in tables_of(record)]
     return '\n\n'.join(parts)
 
 

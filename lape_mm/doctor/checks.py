@@ -184,9 +184,9 @@ def check_config(doctor: Doctor, path: str) -> None:
     if causes := sorted(doctor.broken & {'torch', 'timm', 'mmengine', 'lape_mm.backbones'}):
         doctor.say('note', f'{path}: not tried, since {", ".join(causes)} does not work')
         return
+    from lape_mm.runs.checks.preflight import preflight
     from lape_mm.runs.config import load_config
     from lape_mm.runs.errors import RunError
-    from lape_mm.runs.preflight import preflight
     try:
         cfg = load_config(path)
         check_folder(doctor, cfg.work_dir, 'work_dir')

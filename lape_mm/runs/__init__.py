@@ -1,7 +1,7 @@
-"""What tools/train.py and tools/test.py do, for mmpretrain, mmdet and mmseg alike.
+"""What the tools do, for mmpretrain, mmdet and mmseg alike.
 
-    arguments   the options that both tools share
+    arguments   the options that several tools share
     config      a config file and the edits that options stand for
-    preflight   what a run needs, checked before any model is built
+    checks      what a run needs of its config and its data, looked at before it starts
     session     training and testing, from the config to the closing lines
 """

@@ -13,9 +13,9 @@ from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
 
-from .calls import check_call
+from .checks.calls import check_call
+from .checks.report import Report
 from .errors import RunError
-from .report import Report
 
 
 def load_config(path: str, *, options: Mapping | None = None,

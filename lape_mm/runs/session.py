@@ -15,13 +15,13 @@ from lape_mm.engine.stop import RunStopped
 
 from .amp import set_amp
 from .arguments import apply_trust
+from .checks.preflight import preflight
 from .config import load_config, set_auto_scale_lr, settle_loaders
 from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
 from .loading import check_fits, guard_loading
 from .pictures import draw_tested
-from .preflight import preflight
 from .resume import newest_checkpoint
 from .summary import print_testing, print_training
 

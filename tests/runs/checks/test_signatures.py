@@ -4,7 +4,7 @@ import math
 import pytest
 from torch import nn
 
-from lape_mm.runs.signatures import accepted, hint, nearest, short, wrong_kind
+from lape_mm.runs.checks.signatures import accepted, hint, nearest, short, wrong_kind
 
 
 class Base:

@@ -3,8 +3,8 @@
 mmengine finds a misspelt name when it builds that part of a run, which for some is hours later, and
 a name that nothing reads never. Here every dict that the run builds from is held against the
 constructor that it goes to, before anything is built. Below ``model`` modules edit the dicts that
-they hand on, so that only what would pass unnoticed is looked for there: `lape_mm.runs.trial`
-builds all of it.
+they hand on, so that only what would pass unnoticed is looked for there:
+`lape_mm.runs.checks.trial` builds all of it.
 """
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mmengine.utils.dl_utils.setup_env import set_multi_processing
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.data import DataLoader
 
+from ..config import walk
 from .calls import check_call, check_part, resolve, unknown_type
-from .config import walk
 from .signatures import accepted, hint, nearest, short
 
 # what mmengine and this package read beside the runner's own arguments

@@ -11,10 +11,10 @@ from mmengine.config import Config  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.checks.labels import read_coco  # noqa: E402
+from lape_mm.runs.checks.preflight import check_data, preflight, sources  # noqa: E402
+from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
-from lape_mm.runs.labels import read_coco  # noqa: E402
-from lape_mm.runs.preflight import check_data, preflight, sources  # noqa: E402
-from lape_mm.runs.report import Report  # noqa: E402
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Do backbone, neck and heads fit together? Otherwise the first iteration ends in a traceback.
 
-A model without values, see `lape_mm.runs.trial`, is run on images without values, as far as that
-goes: where it does not, nothing is said.
+A model without values, see `lape_mm.runs.checks.trial`, is run on images without values, as far as
+that goes: where it does not, nothing is said.
 """
 from __future__ import annotations
 

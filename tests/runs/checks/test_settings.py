@@ -14,13 +14,13 @@ from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.channels import check_channels  # noqa: E402
-from lape_mm.runs.report import Report  # noqa: E402
-from lape_mm.runs.settings import check_settings, places  # noqa: E402
-from lape_mm.runs.trial import check_builds, explain, trying  # noqa: E402
-from lape_mm.runs.values import check_values, whole  # noqa: E402
+from lape_mm.runs.checks.channels import check_channels  # noqa: E402
+from lape_mm.runs.checks.report import Report  # noqa: E402
+from lape_mm.runs.checks.settings import check_settings, places  # noqa: E402
+from lape_mm.runs.checks.trial import check_builds, explain, trying  # noqa: E402
+from lape_mm.runs.checks.values import check_values, whole  # noqa: E402
 
-ROOT = Path(__file__).parents[2] / 'configs'
+ROOT = Path(__file__).parents[3] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
                  if '_base_' not in path.parts)
 # one of each folder, and all quick starts

@@ -22,8 +22,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
+from ..config import walk
 from .calls import check_names, resolve, unknown_type
-from .config import walk
 from .settings import Place, places
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -67,7 +67,7 @@ def silence() -> Iterator[None]:
 def check_builds(report) -> nn.Module | None:
     """Builds what can be built and reports what cannot, see `preflight.Report`.
 
-    To be called for a config whose names are known, see `lape_mm.runs.settings`.
+    To be called for a config whose names are known, see `lape_mm.runs.checks.settings`.
 
     Returns:
         the model, whose parameters have no values; None where there is none.

@@ -7,8 +7,8 @@ from numbers import Real
 
 from mmengine import registry
 
+from ..config import walk
 from .calls import resolve
-from .config import walk
 from .settings import places
 from .signatures import accepted, short
 
@@ -22,7 +22,8 @@ def check_values(report, mode: str) -> None:
     """Reports what is missing, and what is out of range; see `preflight.Report`.
 
     Args:
-        report: takes the problems; its config's names are known, see `lape_mm.runs.settings`.
+        report: takes the problems; its config's names are known, see
+            `lape_mm.runs.checks.settings`.
         mode: 'train' or 'test'.
     """
     check_complete(report, mode)

@@ -14,7 +14,7 @@ from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from .config import walk
+from ..config import walk
 
 SAMPLED_MAPS = 50
 READ_WHOLE = 64 * 2 ** 20  # bytes of an annotation file up to which it is parsed; COCO's is larger

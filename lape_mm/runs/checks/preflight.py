@@ -14,10 +14,10 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from ..config import walk
+from ..errors import RunError
 from . import labels
 from .channels import check_channels
-from .config import walk
-from .errors import RunError
 from .report import Report
 from .settings import check_settings
 from .trial import check_builds

@@ -1,0 +1,65 @@
+"""No figure in a table of the README or the docs without its origin: measured, or a paper's."""
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+LABELS = re.compile(r'\b(measured|paper|counted|projected)\b', re.IGNORECASE)
+# a figure: a number by itself, perhaps with a unit or a spread; not one within a name or a command
+UNIT = r'[%×x]|pp|s|ms|MB|GB|M|K|h|min|±.*|\(.*\)|/.*|to .*'
+FIGURE = re.compile(rf'^[*<>~+−-]*\d[\d,.]*\s*({UNIT})?\**$')
+
+
+def blocks(text):
+    """Paragraphs, tables and headings; what is fenced as code is none of them."""
+    text = re.sub(r'^```.*?^```', '', text, flags=re.MULTILINE | re.DOTALL)
+    return [block.strip() for block in re.split(r'\n\s*\n', text) if block.strip()]
+
+
+def cells(line):
+    return [cell.strip() for cell in re.split(r'(?<!\\)\|', line.strip().strip('|'))]
+
+
+def unlabelled(text):
+    """Cells with a figure whose origin nothing says: not the cell, its row, its column, the
+    table's corner, nor the paragraphs around the table."""
+    found, parts = [], blocks(text)
+    for place, block in enumerate(parts):
+        lines = block.splitlines()
+        if len(lines) < 3 or not re.match(r'^\|?[\s:|-]+$', lines[1]):
+            continue
+        around = [part for part in parts[max(0, place - 1):place + 2] if part != block]
+        if any(LABELS.search(part) for part in around):
+            continue
+        head = cells(lines[0])
+        for line in lines[2:]:
+            row = cells(line)
+            found += [cell for name, cell in zip(head, row) if FIGURE.match(cell)
+                      and not LABELS.search(f'{head[0]} {name} {row[0]} {cell}')]
+    return found
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_figure_says_where_it_is_from(page):
+    assert unlabelled(page.read_text()) == []
+
+
+TABLE = '| model | {head} |\n|---|---|\n| {row} | {cell} |\n'
+
+
+@pytest.mark.parametrize('cell', ['72.4', '**72.4**', '1,000', '72.40 ± 0.12', '5.7 M', '+0.5',
+                                  '1.004 (1.000-1.010)', '80 %'])
+def test_a_figure_without_origin_is_found(cell):
+    bare = TABLE.format(head='top-1', row='DeiT', cell=cell)
+    assert unlabelled(f'Results:\n\n{bare}\nThat is all.') == [cell]
+    for labelled in (TABLE.format(head='top-1, paper', row='DeiT', cell=cell),
+                     TABLE.format(head='top-1', row='DeiT, measured', cell=cell),
+                     f'{bare}\nMeasured on a CPU.', f'From the paper:\n\n{bare}'):
+        assert unlabelled(labelled) == []
+
+
+@pytest.mark.parametrize('cell', ['`lr=5e-4`', 'DeiT-3', 'yes', '', '2D'])
+def test_what_is_no_figure_needs_none(cell):
+    assert unlabelled(TABLE.format(head='option', row='a', cell=cell)) == []
