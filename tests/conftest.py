@@ -1,5 +1,10 @@
 """What tests of several folders need."""
+import os
+
 import pytest
+
+# before torch comes: two workers share the cores, and a second thread gains tiny tensors nothing
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 
 @pytest.fixture
