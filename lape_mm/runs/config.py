@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 
 from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
+from lape_mm.shipped import shipped
 
 from .checks.calls import check_call
 from .checks.report import Report
@@ -28,7 +28,7 @@ def load_config(path: str, *, options: Mapping | None = None,
     if joining is not None:
         check_joining(joining)
     if path.startswith('lape_mm::'):  # a config that an installed lape_mm ships
-        path = str(Path(find_spec('lape_mm').origin).parent / '.mim/configs' / path[9:])
+        path = str(shipped('configs') / path[9:])
     if '://' in path:
         raise RunError(f'config {path}: a config is Python code, which is run, and is not taken '
                        'from an address: download it, read it, and name the file')
@@ -143,10 +143,16 @@ def set_joining(cfg: Config, joining: str | Mapping) -> None:
 def merge_options(cfg: Config, options: Mapping) -> None:
     """Merges --cfg-options; a joining given as a dict replaces what stood there.
 
+    ``LIST.N.type`` of a list with N entries adds one: ``visualizer.vis_backends.1.type``.
+
     Raises:
         RunError: an option that the config has no place for.
     """
     for key, value in options.items():
+        where, _, entry = key.removesuffix('.type').rpartition('.')
+        entries = lookup(cfg, where)
+        if key.endswith('.type') and isinstance(entries, list) and entry == str(len(entries)):
+            entries.append(ConfigDict())
         head, joint, setting = key.partition('.joining.')
         if joint and isinstance(lookup(cfg, f'{head}.joining'), str):
             # the first of several settings takes the place of a name

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from lape_mm.requirements import install_hint, missing
+
 from ..config import walk
 from ..errors import RunError
 from . import labels
@@ -24,6 +26,8 @@ from .trial import check_builds
 from .values import check_values
 
 LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
+# a visualizer's backend -> the module that it needs
+BACKENDS = {'TensorboardVisBackend': 'tensorboard', 'WandbVisBackend': 'wandb'}
 
 
 @dataclass
@@ -71,9 +75,18 @@ def preflight(cfg: Config, mode: str) -> None:
 def check_contents(report: Report, mode: str) -> None:
     """Values, and whether the parts can be built from them and fit together."""
     check_values(report, mode)
+    check_backends(report)
     model = check_builds(report)
     if model is not None:
         check_channels(report, model)
+
+
+def check_backends(report: Report) -> None:
+    """What a run is followed with is installed: mmengine would find out in the midst of it."""
+    for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
+        module = BACKENDS.get(str(node.get('type')))
+        if module and missing(module):
+            report.add(where, install_hint(module))
 
 
 def check_data(report: Report, mode: str) -> None:

@@ -1,0 +1,22 @@
+"""``python -m lape_mm TOOL ...``: the tools, from wherever lape_mm is installed."""
+from __future__ import annotations
+
+import runpy
+import sys
+
+from lape_mm.shipped import shipped
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs tools/TOOL.py; 2 and the names of all where there is none of that name."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ['']
+    tools = {path.stem: str(path) for path in sorted(shipped('tools').glob('*.py'))}
+    if name not in tools:
+        print(f'usage: python -m lape_mm {{{",".join(tools)}}} ...', file=sys.stderr)
+        return 2
+    sys.argv = [f'python -m lape_mm {name}', *rest]
+    return runpy.run_path(tools[name])['main'](rest)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Following a run in TensorBoard and W&B, by the options that docs/your_own_data.md names."""
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+
+from mmengine.config import Config  # noqa: E402
+
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.checks.preflight import check_backends  # noqa: E402
+from lape_mm.runs.checks.report import Report  # noqa: E402
+from lape_mm.runs.config import merge_options  # noqa: E402
+from lape_mm.runs.errors import RunError  # noqa: E402
+from lape_mm.runs.session import train  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+SCOPES = {'deit': 'mmpretrain', 'mask_rcnn': 'mmdet', 'upernet': 'mmseg', 'segmenter': 'mmseg'}
+METRIC = {'deit': 'accuracy/top1', 'mask_rcnn': 'coco/segm_mAP', 'upernet': 'mIoU',
+          'segmenter': 'mIoU'}
+BACKEND = 'visualizer.vis_backends.1.type'
+EVERY_STEP = {'default_hooks.position.type': 'lape_mm.PositionHook',
+              'default_hooks.position.interval': 1, 'default_hooks.logger.interval': 1}
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, tmp_path_factory, forgetful):
+    """Trains a quick start for two steps with some options; its folder."""
+    monkeypatch.setenv('LAPE_MM_SCENES', str(tmp_path_factory.getbasetemp() / 'scenes'))
+
+    def start(task, **options):
+        if lacking := missing(*TOOLBOXES[SCOPES[task]]):
+            pytest.skip(f'needs {", ".join(lacking)}')
+        few = {'scenes.num_train': 12, 'scenes.num_val': 6, 'train_dataloader.batch_size': 6}
+        few |= {f'{part}_dataloader.num_workers': 0 for part in ('train', 'val', 'test')}
+        few |= {'train_cfg.max_epochs': 1} if task in ('deit', 'mask_rcnn') else {
+            'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2}
+        train(Namespace(
+            config=str(ROOT / f'configs/quickstart/{task}.py'), work_dir=str(tmp_path),
+            cfg_options={**few, **options}, resume=None, amp=None, auto_scale_lr=False,
+            joining='mpvg', launcher='none'))
+        return tmp_path
+    return start
+
+
+@pytest.mark.parametrize('task', [
+    'deit', *(pytest.param(task, marks=pytest.mark.long)
+              for task in ('mask_rcnn', 'upernet', 'segmenter'))])
+def test_tensorboard_gets_losses_rates_metrics_and_position_embedding(run, task):
+    pytest.importorskip('tensorboard', reason='tensorboard is not installed')
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    folder = run(task, **{BACKEND: 'TensorboardVisBackend', **EVERY_STEP})
+    events, = folder.glob('*/vis_data/events.out.tfevents.*')
+    seen = EventAccumulator(str(events)).Reload()
+    for name in ('loss', 'lr', METRIC[task], 'position/correlation/layer1',
+                 'position/norm/layer1'):
+        assert seen.Scalars(name), (name, seen.Tags()['scalars'])
+    assert [event.step for event in seen.Scalars('loss')] == [1, 2]
+    assert [event.step for event in seen.Scalars('position/norm/layer1')] == [1, 2]
+    assert list(folder.glob('*/vis_data/scalars.json'))  # beside it, not instead
+
+
+def test_wandb_offline(run, monkeypatch):
+    pytest.importorskip('wandb', reason='wandb is not installed')
+    monkeypatch.setenv('WANDB_MODE', 'offline')
+    monkeypatch.setenv('WANDB_SILENT', 'true')
+    folder = run('deit', **{BACKEND: 'WandbVisBackend', **EVERY_STEP,
+                            'visualizer.vis_backends.1.init_kwargs.project': 'lape_mm'})
+    import wandb
+    wandb.finish()
+    offline, = folder.glob('*/vis_data/wandb/offline-run-*')
+    assert os.path.getsize(next(offline.glob('run-*.wandb'))) > 1000
+
+
+class TestOption:
+    def test_the_next_number_adds_an_entry(self):
+        cfg = Config(dict(visualizer=dict(vis_backends=[dict(type='LocalVisBackend')])))
+        merge_options(cfg, {BACKEND: 'WandbVisBackend',
+                            'visualizer.vis_backends.1.init_kwargs.project': 'x'})
+        assert cfg.visualizer.vis_backends == [
+            dict(type='LocalVisBackend'),
+            dict(type='WandbVisBackend', init_kwargs=dict(project='x'))]
+
+    @pytest.mark.parametrize('key', ['vis_backends.2.type', 'vis_backends.1.save_dir'])
+    def test_no_other_does(self, key):
+        with pytest.raises(RunError, match='--cfg-options'):
+            merge_options(Config(dict(vis_backends=[dict(type='LocalVisBackend')])), {key: 'x'})
+
+    def test_a_missing_package_is_named_before_the_run(self, monkeypatch):
+        monkeypatch.setattr('lape_mm.runs.checks.preflight.missing', lambda module: [module])
+        report = Report(Config(dict(visualizer=dict(vis_backends=[
+            dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')]))))
+        check_backends(report)
+        line, = report.lines()
+        assert 'visualizer.vis_backends.1' in line and 'pip install tensorboard' in line
