@@ -12,9 +12,8 @@ import sys
 from lape_mm.runs.errors import RunError, exit_status
 
 
-def main(argv: list[str] | None = None) -> int:
-    from lape_mm.checkpoints import CheckpointError
-    from lape_mm.checkpoints.convert import TARGETS, convert
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    from lape_mm.checkpoints.convert import TARGETS
     from lape_mm.runs import arguments
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('source', metavar='IN', help='checkpoint of any layout known here, '
@@ -23,7 +22,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('--to', required=True, choices=list(TARGETS), help='whose names to use')
     parser.add_argument('--force', action='store_true', help='overwrite OUT')
     arguments.add_trust(parser)
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    from lape_mm.checkpoints import CheckpointError
+    from lape_mm.checkpoints.convert import convert
+    from lape_mm.runs import arguments
+    args = parse_args(argv)
 
     def run() -> None:
         arguments.apply_trust(args)

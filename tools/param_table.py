@@ -25,10 +25,14 @@ def show(cells) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--json', action='store_true', help='for machines')
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
 
     def run() -> None:
         from lape_mm.parameters import as_dicts, parameter_table

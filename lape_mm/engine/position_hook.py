@@ -21,7 +21,7 @@ from lape_mm.registry import HOOKS
 class PositionHook(Hook):
     """Logs the counterbalance, the norms of PE and the last LayerNorm to the run's visualizer.
 
-    Whatever backends the config's visualizer has (files, TensorBoard, W&B) get, by iteration:
+    Whatever backends the config's visualizer has (files, TensorBoard, W&B) get, by iteration::
 
         position/correlation/layer{l}   of the normalised tokens, averaged over the batch, with the
                                         PE that the layer receives (MPVG paper, figure 4)

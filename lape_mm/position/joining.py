@@ -59,7 +59,7 @@ class Joining:
         norm: what stands in the layers' and the last one's place of LN', a name of `NORMS` (LaPE,
             table 8).
 
-    Tables 5 and 6 and figure 5 of the MPVG paper are values of the first four settings:
+    Tables 5 and 6 and figure 5 of the MPVG paper are values of the first four settings::
 
         table 5, pos_k      (True, 1, True, k)
         table 6, layer 0    (True, 0, True, 0)       figure 5a   (True, None, True, None), no
