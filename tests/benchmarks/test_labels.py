@@ -1,4 +1,7 @@
-"""No figure in a table of the README or the docs without its origin: measured, or a paper's."""
+"""No figure in a table of the README or the docs without its origin: measured, or a paper's.
+
+What is counted or projected by a command says that; what a user sets is a setting or a recipe.
+"""
 import re
 from pathlib import Path
 
@@ -6,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
-LABELS = re.compile(r'\b(measured|paper|counted|projected)\b', re.IGNORECASE)
+LABELS = re.compile(r'\b(measured|paper|counted|projected|recipe|setting)\b', re.IGNORECASE)
 # a figure: a number by itself, perhaps with a unit or a spread; not one within a name or a command
 UNIT = r'[%×x]|pp|s|ms|MB|GB|M|K|h|min|±.*|\(.*\)|/.*|to .*'
 FIGURE = re.compile(rf'^[*<>~+−-]*\d[\d,.]*\s*({UNIT})?\**$')
