@@ -19,7 +19,8 @@ def tables() -> str:
     parts = []
     for path in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
         content = yaml.safe_load((ROOT / path).read_text())
-        rows = ['| config | parameters, counted | data | batch, recipe | paper |', '| --- | --- | --- | --- | --- |']
+        rows = ['| config | parameters, counted | data | batch, recipe | paper |',
+                '| --- | --- | --- | --- | --- |']
         for model in content['Models']:
             about = model['Metadata']
             quoted = [f'{name.removesuffix(" (paper)")} {value}' for result in model['Results']
