@@ -87,8 +87,8 @@ def save_pretrained(model: Encoder, folder: str | os.PathLike, *, name: str | No
     check_builds(model, config)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as part:
-        part = Path(part)
+    with tempfile.TemporaryDirectory(dir=folder) as draft:
+        part = Path(draft)
         save_model(model, str(part / WEIGHTS), metadata=dict(format='pt'))
         (part / CONFIG).write_text(text + '\n')
         (part / CARD).write_text(model_card(model, config, name=name or folder.resolve().name,

@@ -67,7 +67,7 @@ def test_what_is_in_them(dist):
 @pytest.mark.long
 @pytest.mark.skipif(bool(missing(*TOOLBOXES['mmpretrain'])), reason='needs mmpretrain')
 def test_the_wheel_trains_from_an_empty_folder(dist, tmp_path):
-    """Unpacked before the installed ones; .ci/run installs it into an environment of its own."""
+    """Unpacked before the installed packages; .ci/wheel installs it into a new environment."""
     wheel, = dist.glob('*.whl')
     zipfile.ZipFile(wheel).extractall(tmp_path / 'site')
     (tmp_path / 'empty').mkdir()

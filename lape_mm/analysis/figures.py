@@ -1,7 +1,7 @@
 """Pictures of the sections' arrays, several models side by side; matplotlib alone."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -232,10 +232,11 @@ def draw_features(models: Models, pictures: np.ndarray) -> Figure:
     return figure
 
 
-DRAW = {'similarity': draw_similarity, 'bias': draw_bias, 'heatmaps': draw_heatmaps,
-        'correlation': draw_correlation, 'last_norm': draw_last_norm,
-        'token_norms': draw_token_norms, 'attention_distance': draw_distance,
-        'attention': draw_attention, 'features': draw_features}
+DRAW: dict[str, Callable[..., Figure]] = {
+    'similarity': draw_similarity, 'bias': draw_bias, 'heatmaps': draw_heatmaps,
+    'correlation': draw_correlation, 'last_norm': draw_last_norm,
+    'token_norms': draw_token_norms, 'attention_distance': draw_distance,
+    'attention': draw_attention, 'features': draw_features}
 OVER_PICTURES = ('token_norms', 'features')
 
 

@@ -36,10 +36,9 @@ class Received:
     prefix: int
 
     @property
-    def patches(self) -> np.ndarray | None:
-        """The patches' part, (h * w, C) or (heads, h * w, h * w)."""
-        if self.values is None:
-            return None
+    def patches(self) -> np.ndarray:
+        """The patches' part, (h * w, C) or (heads, h * w, h * w), where anything is received."""
+        assert self.values is not None
         return self.values[self.prefix:] if self.way != 'bias' else \
             self.values[:, self.prefix:, self.prefix:]
 
@@ -88,6 +87,7 @@ def received_at(encoder: Encoder, grid: tuple[int, int]) -> list[Received]:
     prefix = len(encoder.prefix_tokens())
     grids = layer_grids(encoder, grid)
     entries = []
+    values: Tensor | None
     for layer, module in enumerate(layers):
         if plan.bias is not None:
             values, way = plan.bias[layer], 'bias'
@@ -113,7 +113,7 @@ def final_term(encoder: Encoder, grid: tuple[int, int], pooled: bool = False) ->
 def layer_grids(encoder: Encoder, grid: tuple[int, int]) -> list[tuple[int, int]]:
     """The token grid (h, w) of each layer."""
     if not isinstance(encoder, Swin):
-        return [tuple(grid)] * encoder.depth
+        return [grid] * encoder.depth
     stages = encoder.stage_layers()
     return [size for size, stage in zip(stage_grids(grid, len(stages)), stages) for _ in stage]
 

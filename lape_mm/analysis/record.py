@@ -1,10 +1,11 @@
 """What a model does with real images, layer by layer, seen by forward hooks."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from lape_mm.backbones.encoder import Encoder
 from .attention import AttentionProbe, look, mean_distance
 from .measures import center, distances
 from .received import final_term, find_encoder, to_array
+
+Track = Callable[[list], Iterable]
 
 
 @dataclass
@@ -82,9 +85,13 @@ class Watch:
         self.encoder, self.pixels = encoder, pixels
         self.prefix = len(encoder.prefix_tokens())
         self.layer: int | None = None
-        self.grids, self.tokens, self.distance, self.maps = (
-            [None] * encoder.depth for _ in range(4))
-        self.before = self.after = None
+        # by layer, in order
+        self.grids: dict[int, tuple[int, int]] = {}
+        self.tokens: dict[int, Tensor] = {}
+        self.distance: dict[int, Tensor] = {}
+        self.maps: dict[int, Tensor] = {}
+        self.before: Tensor | None = None
+        self.after: Tensor | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -106,7 +113,8 @@ class Watch:
     def entering(self, layer: int, module: nn.Module, args) -> None:
         self.layer = layer
         # Swin's tokens are a map, all others come with their grid
-        self.grids[layer] = tuple(args[0].shape[1:3]) if args[0].ndim == 4 else tuple(args[2])
+        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[2]
+        self.grids[layer] = height, width
 
     def leaving(self, layer: int, module: nn.Module, args, kwargs, output: Tensor) -> None:
         if kwargs.get('keep') is not None:
@@ -127,7 +135,7 @@ class Watch:
         if self.layer is None or weights.shape[2] != weights.shape[3]:
             return
         layer, grid, prefix = self.layer, self.grids[self.layer], self.prefix
-        pitch = tuple(side / count for side, count in zip(self.pixels, grid))
+        pitch = self.pixels[0] / grid[0], self.pixels[1] / grid[1]
         if self.attention(layer).window_size is not None:
             grid, prefix = to_2tuple(self.attention(layer).window_size), 0
         table = torch.from_numpy(distances(grid, pitch))
@@ -135,19 +143,20 @@ class Watch:
         self.distance[layer] = mean_distance(weights, table, prefix)
         self.maps[layer] = look(weights, query, prefix, grid)
 
-    def attention(self, layer: int) -> nn.Module:
+    def attention(self, layer: int) -> Any:
         """The attention of a layer; its ``window_size`` is None where it looks at all tokens."""
         block = self.encoder.layers_in_order()[layer]
         return block.attn if hasattr(block, 'attn') else block.self_attn
 
 
 @torch.no_grad()
-def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
+def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> Record:
     """Runs a model's backbone on images, one after the other, in evaluation mode.
 
     Args:
         model: a backbone of this package, or a model around one.
         images: (3, H, W) each, as the backbone gets them (normalised), all of one size.
+        track: yields the images while it shows how far it is.
 
     Raises:
         ValueError: no images, images of several sizes, or see `received.find_encoder`.
@@ -157,11 +166,12 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     sizes = {tuple(image.shape[-2:]) for image in images}
     if len(sizes) != 1:
         raise ValueError(f'expected images of one size, got {sorted(sizes) or "none"}')
-    pixels = sizes.pop()
+    height, width = sizes.pop()
+    pixels = height, width
     training = {module for module in encoder.modules() if module.training}
     encoder.eval()
     try:
-        for image in images:
+        for image in track(images):
             watch = Watch(encoder, pixels)
             with watch.installed():
                 outputs = encoder(image[None])
@@ -177,7 +187,8 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
         return [np.mean([to_array(getattr(watch, name)[layer]) for watch, _ in seen], axis=0)
                 for layer in range(encoder.depth)]
     return Record(
-        tokens=mean('tokens'), grids=first.grids, prefix=first.prefix,
+        tokens=mean('tokens'), prefix=first.prefix,
+        grids=[first.grids[layer] for layer in range(encoder.depth)],
         class_token=encoder.has_class_token and first.prefix > 0,
         last=last_norm(encoder, [watch for watch, _ in seen], encoder.grid_of(pixels)),
         attention_distance=mean('distance'), attention_maps=mean('maps'),
@@ -188,12 +199,12 @@ def last_norm(encoder: Encoder, watches: list[Watch], grid: tuple[int, int]) -> 
     """What the watches saw at the last LayerNorm; None where there is none."""
     if encoder.norm is None:
         return None
-    tokens = watches[0].before.ndim == 3
     before, after = (np.stack([to_array(getattr(watch, name)[0]) for watch in watches])
                      for name in ('before', 'after'))
+    tokens = before.ndim == 3
     if not tokens:
         before, after = before[:, None], after[:, None]
     final = final_term(encoder, grid, pooled=not tokens)
     return LastNorm(before, after, after if final is None else after + final, final,
                     to_array(encoder.norm.weight), to_array(encoder.norm.bias),
-                    watches[0].grids[-1] if tokens else None)
+                    watches[0].grids[encoder.depth - 1] if tokens else None)

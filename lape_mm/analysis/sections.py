@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from .record import Record
 
 MOST_TOKENS = 1024  # a whole matrix of more patches is left out: 4096 of them take 130 MB a layer
 Arrays = dict[str, np.ndarray]
-Numbers = dict[str, 'float | list[float | None]']
+Numbers = dict[str, Any]  # a number or None, or a list of these, one a layer
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def finite(value: float) -> float | None:
 
 def measure_similarity(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
     """``map{l}`` (h, w), ``matrix{l}`` (N, N), both -1..1."""
-    arrays, means = {}, []
+    arrays: Arrays = {}
+    means: list[float | None] = []
     for layer, entry in enumerate(received):
         if entry.values is None or entry.way == 'bias':
             means.append(None)
@@ -88,13 +90,15 @@ def patches_of(values: np.ndarray, prefix: int) -> np.ndarray:
 
 def last_tokens(record: Record, name: str) -> np.ndarray:
     """An array of the last LayerNorm without prefix tokens, (B, N, C); final is (N, C)."""
-    prefix = record.prefix if record.last.grid else 0
+    prefix = record.prefix if record.last and record.last.grid else 0
     return patches_of(getattr(record.last, name), prefix)
 
 
 def measure_heatmaps(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
     """``tokens{l}`` and ``pe{l}`` (N, C), ``last_{before,after,with_position,pe}`` (N, C)."""
-    arrays, pe_norms, token_norms = {}, [], []
+    arrays: Arrays = {}
+    pe_norms: list[float | None] = []
+    token_norms: list[float | None] = []
     for layer, (entry, tokens) in enumerate(zip(received, record.tokens)):
         tokens = patches_of(tokens, record.prefix)
         arrays[layer_name('tokens', layer)] = tokens
@@ -118,7 +122,8 @@ def measure_correlation(received: list[Received], record: Record) -> tuple[Array
               for entry, tokens in zip(received, record.tokens)]
     if not np.isfinite(values).any():
         return {}, {}
-    arrays, numbers = {'correlation': np.array(values)}, {'by layer': [*map(finite, values)]}
+    arrays: Arrays = {'correlation': np.array(values)}
+    numbers: Numbers = {'by layer': [*map(finite, values)]}
     if record.last is not None and record.last.final is not None:
         value = correlation(last_tokens(record, 'after').mean(axis=0),
                             last_tokens(record, 'final'))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from .figures import draw
 from .page import page
 from .received import find_encoder, received
-from .record import record
+from .record import Track, record
 from .sections import SECTIONS, Arrays, Numbers, measure
 
 
@@ -30,19 +31,22 @@ class Analysis:
     settings: Mapping[str, str]
 
 
-def analyse(model: nn.Module, images: Sequence[Tensor], **settings: str) -> Analysis:
+def analyse(model: nn.Module, images: Sequence[Tensor], track: Track = iter,
+            **settings: str) -> Analysis:
     """Everything that is known of a model on some images.
 
     Args:
         model: a backbone of this package, or a model around one.
         images: (3, H, W) each, as the backbone gets them (normalised), all of one size.
+        track: see `record.record`.
         settings: what else is to stand in the report about the model.
 
     Raises:
         ValueError: see `record.record`.
     """
-    seen = record(model, images)
-    size = tuple(images[0].shape[-2:])
+    seen = record(model, images, track)
+    height, width = images[0].shape[-2:]
+    size = height, width
     return Analysis(measure(received(model, size), seen),
                     {**describe(model, size), 'images': str(len(images)), **settings})
 
@@ -68,7 +72,7 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
 
 
 def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
-                 out: Path, title: str) -> list[dict]:
+                 out: Path, title: str, track: Track = iter) -> list[dict]:
     """Writes figures (PNG and PDF), arrays (npz), summary.json and report.html.
 
     Args:
@@ -76,13 +80,14 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
         pictures: (H, W, 3) each, 0..1, of the images.
         out: folder, made if it is not there; files of an earlier report are replaced.
         title: of the page.
+        track: yields the sections while it shows how far it is.
 
     Returns:
         the rows of the summary.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for section in SECTIONS:
+    for section in track(list(SECTIONS)):
         parts = {label: analysis.parts[section.key] for label, analysis in models.items()
                  if section.key in analysis.parts}
         if not parts:
@@ -96,9 +101,10 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
             figure.savefig(out / file, dpi=110,
                            metadata={'CreationDate': None} if file.endswith('pdf') else None)
             figure.set_layout_engine('none')  # laid out once is enough
-        np.savez_compressed(out / f'{section.key}.npz', **{
+        kept: dict[str, Any] = {
             f'{plain(label)}.{name}': np.asarray(value, dtype=np.float32)
-            for label, (arrays, _) in parts.items() for name, value in arrays.items()})
+            for label, (arrays, _) in parts.items() for name, value in arrays.items()}
+        np.savez_compressed(out / f'{section.key}.npz', **kept)
         rows.append(dict(key=section.key, title=section.title, paper=section.paper,
                          meaning=section.meaning, found=section.find(numbers), figures=files,
                          arrays=f'{section.key}.npz', numbers=numbers))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from .sampling import Shapes
 # of all maps: what the CPU's convolutions and pooling are made for; at a batch of one tokens become
 # maps without a copy
 LAYOUT = torch.channels_last
+Result = TypeVar('Result', Tensor, tuple[Tensor, ...])
 
 
 class BatchNorm(nn.SyncBatchNorm):
@@ -39,7 +41,7 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
             nn.ReLU(inplace=True)]
 
 
-def recomputed(function: Callable, *args: Tensor) -> Tensor | tuple[Tensor, ...]:
+def recomputed(function: Callable[..., Result], *args: Tensor) -> Result:
     """``function(*args)``; what is computed on the way is made again for the backward pass.
 
     For what takes little time to make and much memory to keep. It is made again as far as the last
@@ -91,11 +93,10 @@ def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
     if (torch.is_grad_enabled() or layers.training or torch.compiler.is_compiling()
             or torch.is_autocast_enabled(x.device.type)):
         return layers(x)
-    layers = list(layers)
-    while layers:
-        layer = layers.pop(0)
+    rest = iter(layers)
+    for layer in rest:
         if isinstance(layer, nn.Conv2d):
-            norm = layers.pop(0)
+            norm: Any = next(rest)
             weight, bias = fuse_conv_bn_weights(
                 layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
                 norm.weight, norm.bias)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -117,7 +118,8 @@ class StillStatistics:
     """Within, BatchNorms leave their running statistics as they are. May be entered again."""
 
     def __init__(self, module: nn.Module):
-        self.norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
+        self.norms: list[Any] = [norm for norm in module.modules()
+                                 if isinstance(norm, _BatchNorm)]
 
     def __enter__(self) -> None:
         self.before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
@@ -186,12 +188,12 @@ class CeiT(VisionTransformer):
                               context_fn=lambda: contexts)
         return segment(layer, *args)
 
-    def forward(self, img: Tensor) -> tuple[Tensor]:
+    def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
         x, grid, plan = self.embed(img)
         noted = []
         for layer in range(self.depth):
             x = self.run_segment(self.run_layer, layer, x, plan, grid)
             noted.append(self.pool(x))
-        x = self.norm(self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0])
+        x = self.normed(self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0])
         return (self.add_pooled(x if plan.final is None else x + self.pool(plan.final)),)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 def is_count(value, least: int = 1) -> bool:
     """Whether a value is a whole number of at least ``least``; True and False are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def is_number(value) -> bool:

@@ -17,7 +17,7 @@ from .layers import Attention
 from .vit import VisionTransformer
 
 SEVEN = dict(embed_dim=256, depth=7, num_heads=4)
-ARCHS = {
+ARCHS: dict[str, dict] = {
     'vit_lite_7_4': SEVEN,
     'cvt_7_4': dict(SEVEN, pool='sequence'),
     'cct_7_3x1': dict(SEVEN, kernel_size=3, conv_layers=1, pool='sequence'),
@@ -63,7 +63,7 @@ class Tokenizer(nn.Module):
             layers = [[nn.Conv2d(in_channels, embed_dim, kernel_size, kernel_size)]]
         self.conv_layers = nn.Sequential(*(nn.Sequential(*layer) for layer in layers))
         for layer in self.conv_layers:
-            nn.init.kaiming_normal_(layer[0].weight)
+            nn.init.kaiming_normal_(next(layer.parameters()))
 
     def forward(self, img: Tensor) -> Tensor:
         """(B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride)).
@@ -164,7 +164,7 @@ class CompactTransformer(VisionTransformer):
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.attention_pool = nn.Linear(self.embed_dim, 1) if sequence else None
-        if sequence:
+        if self.attention_pool is not None:
             init_linear(self.attention_pool)
         self.freeze()
 

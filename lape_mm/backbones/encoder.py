@@ -3,13 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lape_mm.position import Delivery, build_joining, position_table, resize_table
+from lape_mm.position import Delivery, Joining, build_joining, position_table, resize_table
 from lape_mm.position.embedding import RESIZE_MODES
+from lape_mm.position.joining import EveryLayer
 from lape_mm.registry import WEIGHT_INITIALIZERS
 
 from .checks import check_images, check_like, check_positive, check_rate, is_count
@@ -105,8 +107,12 @@ class Encoder(nn.Module):
         encoder.arguments = deepcopy(kwargs)
         return encoder
 
-    def __init__(self, *, in_channels: int, patch: int, grid: Sequence[int], dims: Sequence[int],
-                 joining: str | Mapping, class_token: bool | None = False,
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            """torch's says ``Tensor | Module``, which has the attributes of neither."""
+
+    def __init__(self, *, in_channels: int, patch: int, grid: tuple[int, int], dims: Sequence[int],
+                 joining: str | Mapping | Joining | EveryLayer, class_token: bool | None = False,
                  position: str | None = 'learnable', more_tokens: int = 0,
                  position_std: float = .02, interpolation: str = 'bicubic',
                  norm_eps: float = 1e-6, last_norm: bool | None = True,
@@ -119,7 +125,7 @@ class Encoder(nn.Module):
         check_rate('drop_path_rate', drop_path_rate)
         check_positive('norm_eps', norm_eps)
         self.in_channels, self.patch = in_channels, patch
-        self.depth, self.embed_dim, self.grid = len(dims), dims[0], tuple(grid)
+        self.depth, self.embed_dim, self.grid = len(dims), dims[0], grid
         self.joining, self.has_class_token = build_joining(joining, depth=self.depth,
                                                            class_token=class_token)
         if last_norm is None:
@@ -139,16 +145,19 @@ class Encoder(nn.Module):
                             [f'pos_embed{layer}' for layer in range(count)])
         for name in self.table_names:
             self.register_parameter(name, position_table(
-                position, grid=self.grid, dim=self.embed_dim, prefix=self.prefix,
+                position or '', grid=self.grid, dim=self.embed_dim, prefix=self.prefix,
                 std=position_std))
         # for the layers to register, see above
+        self._pe_norms: list[nn.Module | None]
+        self.last_pe_norm: nn.Module | None
         self._pe_norms, self.last_pe_norm = self.joining.norms(dims=dims, eps=norm_eps)
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if last_norm else None
         # see lape_mm.backbones.folding
-        self.folded: nn.Module | None = None
+        self.folded: Any = None
+        self.pooled_final: Tensor | None
         self.register_buffer('pooled_final', None)
 
-    def layers_in_order(self) -> Sequence[nn.Module]:
+    def layers_in_order(self) -> Sequence[Any]:
         """The L layers, each with its ``pe_norm``."""
         raise NotImplementedError
 
@@ -189,10 +198,13 @@ class Encoder(nn.Module):
             return checkpoint(segment, *args, use_reentrant=False)
         return segment(*args)
 
+    def normed(self, x: Tensor) -> Tensor:
+        """(..., C) through the last LayerNorm, where there is one."""
+        return x if self.norm is None else self.norm(x)
+
     def run_last_norm(self, x: Tensor, plan: Delivery) -> Tensor:
         """(B, T, C) through the last LayerNorm and the plan's final term, where there are any."""
-        if self.norm is not None:
-            x = self.norm(x)
+        x = self.normed(x)
         return x if plan.final is None else x + plan.final
 
     def forget_relative(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from timm.layers import to_2tuple
@@ -18,6 +19,8 @@ from lape_mm.position import Delivery
 from lape_mm.registry import MODELS
 
 from .encoder import Encoder
+
+Model = TypeVar('Model', bound=nn.Module)
 
 
 class FoldedPlan(nn.Module):
@@ -30,7 +33,7 @@ class FoldedPlan(nn.Module):
 
     def __init__(self, plan: Delivery, grid: tuple[int, int]):
         super().__init__()
-        self.grid = tuple(grid)
+        self.grid = grid
         self.depth = len(plan.stream)
         self.names: dict[str, str] = {}
         known: dict[int, str] = {}  # share delivers one tensor many times
@@ -62,8 +65,9 @@ class FoldedPlan(nn.Module):
                              f'{grid[0]} x {grid[1]}: fold the model for that image size')
         stream, attention, bias = ([self._entry(f'{kind}{layer}') for layer in range(self.depth)]
                                    for kind in ('stream', 'attention', 'bias'))
+        # every layer has a bias or none
         return Delivery(tuple(stream), tuple(attention), self._entry('final'),
-                        tuple(bias) if bias[0] is not None else None)
+                        tuple(entry for entry in bias if entry is not None) or None)
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         # raised here, since mmengine turns what torch collects into a warning
@@ -75,7 +79,7 @@ class FoldedPlan(nn.Module):
 
 
 @torch.no_grad()
-def fold(model: nn.Module, img_size: int | Sequence[int]) -> nn.Module:
+def fold(model: Model, img_size: int | Sequence[int]) -> Model:
     """A copy of a model, in evaluation mode, whose position embedding is constant.
 
     Args:
@@ -116,7 +120,10 @@ def _fold_encoder(encoder: Encoder, img_size: tuple[int, int]) -> None:
     final, pooled = plan.final, None
     if final is not None:
         pooled = encoder.pool_final(final)
-        final = None if pooled is not None else _take_bias(encoder.norm, final)
+        if pooled is not None:
+            final = None
+        elif encoder.norm is not None:
+            final = _take_bias(encoder.norm, final)
     encoder.folded = FoldedPlan(Delivery(plan.stream, tuple(attention), final, plan.bias), grid)
     encoder.pooled_final, encoder.last_pe_norm = pooled, None
     for name in encoder.table_names:
@@ -126,7 +133,8 @@ def _fold_encoder(encoder: Encoder, img_size: tuple[int, int]) -> None:
 
 def _take_bias(norm: nn.LayerNorm, pe: Tensor) -> Tensor:
     """PE with the norm's bias, which the norm loses."""
-    bias, norm.bias = norm.bias, None
+    bias = norm.bias
+    norm.register_parameter('bias', None)
     return pe + bias
 
 

@@ -77,12 +77,13 @@ class Attention(nn.Module):
             return self.proj(self._mix(q, k, v, None if bias is None else bias[:, :, :keep]))
         qkv = self.qkv(x)
         mix = (self._attend(qkv, bias) if self.window_size is None else
-               self._attend_windows(qkv, grid))
+               self._attend_windows(qkv, grid, self.window_size))
         return self.proj(mix)
 
     def _attend(self, qkv: Tensor, bias: Tensor | None = None) -> Tensor:
         """(B, T, 3 C) to (B, T, C)."""
-        return self._mix(*self._split(qkv), bias)
+        q, k, v = self._split(qkv)
+        return self._mix(q, k, v, bias)
 
     def _split(self, rows: Tensor) -> Tensor:
         """(B, T, n C) to (n, B, heads, T, C / heads)."""
@@ -97,8 +98,8 @@ class Attention(nn.Module):
             dropout_p=self.drop if self.training else 0.)
         return mix.transpose(1, 2).flatten(2)
 
-    def _attend_windows(self, qkv: Tensor, grid: tuple[int, int]) -> Tensor:
-        batch, channels, side, (height, width) = qkv.shape[0], qkv.shape[2], self.window_size, grid
+    def _attend_windows(self, qkv: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+        batch, channels, (height, width) = qkv.shape[0], qkv.shape[2], grid
         bottom, right = -height % side, -width % side
         qkv = F.pad(qkv.unflatten(1, grid), (0, 0, 0, right, 0, bottom))
         rows, columns = (height + bottom) // side, (width + right) // side

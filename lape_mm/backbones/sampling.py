@@ -169,8 +169,8 @@ class SampleRows(torch.autograd.Function):
         # in one piece where a compiler would unroll the loop
         step = count if torch.compiler.is_compiling() else max(1, SampleRows.CHUNK // each)
         gathered = table.new_empty(step * each, table.shape[1])
-        for part in range(0, count, step):
-            part = slice(part, part + step)
+        for first in range(0, count, step):
+            part = slice(first, first + step)
             index = rows[part].flatten()
             taken = gathered[:len(index)]
             torch.index_select(table, 0, index, out=taken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from timm.layers import PatchEmbed
 from timm.models.swin_transformer import PatchMerging
@@ -29,7 +30,8 @@ JOININGS = {'pvg': Joining(first_layer=0), 'mpvg': Joining(first_layer=0, last=0
 
 def stage_grids(grid: tuple[int, int], stages: int) -> list[tuple[int, int]]:
     """The grids (h, w) of the stages: each half of the one before, rounded up."""
-    return [tuple(-(-side // 2 ** stage) for side in grid) for stage in range(stages)]
+    height, width = grid
+    return [(-(-height // 2 ** stage), -(-width // 2 ** stage)) for stage in range(stages)]
 
 
 @MODELS.register_module()
@@ -78,9 +80,10 @@ class Swin(Encoder):
         check_count('patch_size', patch_size)
         check_count('in_channels', in_channels)
         dims = [sizes['embed_dim'] * 2 ** stage for stage in range(len(depths))]
+        height, width = image_sides(img_size, patch_size)
         super().__init__(
             in_channels=in_channels, patch=patch_size,
-            grid=tuple(-(-side // patch_size) for side in image_sides(img_size, patch_size)),
+            grid=(-(-height // patch_size), -(-width // patch_size)),
             dims=[dim for dim, depth in zip(dims, depths) for _ in range(depth)],
             joining=JOININGS.get(joining, joining) if isinstance(joining, str) else joining,
             position=position, drop_path_rate=drop_path_rate, interpolation=interpolation,
@@ -94,13 +97,14 @@ class Swin(Encoder):
         self.layers = nn.ModuleList()
         grids = stage_grids(self.grid, len(depths))
         for dim, heads, grid, layers in zip(dims, sizes['num_heads'], grids, self.stage_layers()):
-            window = tuple(min(side, sizes['window_size']) for side in grid)
+            window = min(grid[0], sizes['window_size']), min(grid[1], sizes['window_size'])
             blocks = [SwinBlock(dim=dim, num_heads=heads, window=window, shifted=index % 2 == 1,
                                 mlp_ratio=sizes['mlp_ratio'], qkv_bias=sizes['qkv_bias'],
                                 norm_eps=norm_eps, drop_path=self.drop_path_rates[layer],
                                 pe_norm=self._pe_norms[layer])
                       for index, layer in enumerate(layers)]
-            merging = PatchMerging(dim, norm_layer=norm) if dim != dims[-1] else None
+            # timm names a class where it calls anything that makes a norm
+            merging = PatchMerging(dim, norm_layer=norm) if dim != dims[-1] else None  # type: ignore[arg-type]
             self.layers.append(SwinStage(blocks, merging))
         self.layers.apply(init_linear)
         self.out_indices = check_out_indices(out_indices, len(depths), 'stages')
@@ -122,8 +126,13 @@ class Swin(Encoder):
         """The layers l of each stage."""
         return [range(end - depth, end) for end, depth in zip(accumulate(self.depths), self.depths)]
 
-    def layers_in_order(self) -> Sequence[nn.Module]:
-        return [block for stage in self.layers for block in stage.blocks]
+    def layers_in_order(self) -> Sequence[Any]:
+        stages: Any = self.layers
+        return [block for stage in stages for block in stage.blocks]
+
+    def stage(self, index: int) -> Any:
+        """A `SwinStage`."""
+        return self.layers[index]
 
     def prefix_tokens(self) -> list[Tensor]:
         """None: Swin's sequence is its map."""
@@ -135,7 +144,8 @@ class Swin(Encoder):
                 if name.split('.')[0] not in maps)
 
     def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
-        return tuple(-(-side // self.patch_size) for side in img_size)
+        height, width = img_size
+        return -(-height // self.patch_size), -(-width // self.patch_size)
 
     def make_delivery(self, grid: tuple[int, int]) -> Delivery:
         """The plan for an image of (h, w) patches; entries of a layer are of its stage's grid."""
@@ -145,7 +155,7 @@ class Swin(Encoder):
         grids = stage_grids(grid, len(self.layers))
 
         def carry(pe: Tensor, stage: int) -> Tensor:
-            return self.layers[stage].merge(pe.unflatten(1, grids[stage])).flatten(1, 2)
+            return self.stage(stage).merge(pe.unflatten(1, grids[stage])).flatten(1, 2)
         between = {layers.stop: partial(carry, stage=stage)
                    for stage, layers in enumerate(self.stage_layers()[:-1])}
         return self.joining.plan(self.tables(grid), [layer.pe_norm for layer in layers],
@@ -168,15 +178,16 @@ class Swin(Encoder):
         """
         self.check_images(img)
         x = self.patch_embed(img)
-        plan = self.delivery(tuple(x.shape[1:3]))
+        height, width = x.shape[1:3]
+        plan = self.delivery((height, width))
         maps = []
         for stage, layers in enumerate(self.stage_layers()):
             for layer in layers:
                 x = self.run_segment(self.run_layer, layer, x, plan)
             if stage in self.out_indices[:-1]:
                 maps.append(getattr(self, f'norm{stage}')(x))
-            if self.layers[stage].downsample is not None:
-                x = self.layers[stage].merge(x)
+            if self.stage(stage).downsample is not None:
+                x = self.stage(stage).merge(x)
         grid = x.shape[1:3]
         x = self.run_last_norm(x.flatten(1, 2), plan)
         if not self.out_indices:

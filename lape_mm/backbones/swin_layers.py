@@ -82,8 +82,9 @@ class SwinBlock(nn.Module):
             # timm's attention cannot reshape this; all parameters keep a gradient, of zeros
             return y + self.attend(y.new_zeros(1, *y.shape[1:]))[:0]
         (height, width), window = y.shape[1:3], self.attn.window_size
-        shift = tuple(side // 2 if self.shifted and extent > side else 0
-                      for extent, side in zip((height, width), window))
+        down, right = (side // 2 if self.shifted and extent > side else 0
+                       for extent, side in zip((height, width), window))
+        shift = down, right
         y = F.pad(y, (0, 0, 0, -width % window[1], 0, -height % window[0]))
         padded, mask = y.shape[1:3], None
         if any(shift):
@@ -108,4 +109,5 @@ class SwinStage(nn.Module):
     def merge(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), of tokens and of PE alike."""
         # padded here: timm before 1.0.9 mixes up the sides of an odd map
+        assert self.downsample is not None  # the last stage's is never asked for
         return self.downsample(F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2)))

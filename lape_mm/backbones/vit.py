@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from timm.layers import PatchEmbed
@@ -55,7 +56,8 @@ class VisionTransformer(Encoder):
                  distilled: bool = False, block: type[nn.Module] = Block,
                  layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
         dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
-        grid = tuple(-(-side // stride) for side in image_sides(img_size, stride))
+        height, width = image_sides(img_size, stride)
+        grid = -(-height // stride), -(-width // stride)
         if relative:
             relative_norm(joining, grid)  # refuses what it does not know
         super().__init__(
@@ -66,6 +68,7 @@ class VisionTransformer(Encoder):
         self.patch_embed, self.stride = stem, stride
         self.cls_token = self.new_token() if self.has_class_token else None
         self.dist_token = self.new_token() if distilled else None
+        self.relative_index: Tensor | None
         self.register_buffer('relative_index', relative_index(grid) if relative else None,
                              persistent=False)
         options = [dict(extra) for extra in layers or [{}] * depth]
@@ -88,15 +91,16 @@ class VisionTransformer(Encoder):
         """What stands before the patches, (1, 1, C) each."""
         return [token for token in (self.cls_token, self.dist_token) if token is not None]
 
-    def layers_in_order(self) -> Sequence[nn.Module]:
-        return self.blocks
+    def layers_in_order(self) -> Sequence[Any]:
+        return self.blocks  # type: ignore[return-value]  # a ModuleList is a sequence but in name
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:
         unused = self.prefix - len(self.prefix_tokens())
         return [table[:, unused:] for table in super().tables(grid)]
 
     def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
-        return tuple(-(-side // self.stride) for side in img_size)
+        height, width = img_size
+        return -(-height // self.stride), -(-width // self.stride)
 
     def make_delivery(self, grid: tuple[int, int]) -> Delivery:
         if self.relative_index is None:
@@ -104,7 +108,7 @@ class VisionTransformer(Encoder):
         if tuple(grid) != self.grid:
             raise ValueError(f"position='relative' is made for {self.grid[0]} x {self.grid[1]} "
                              f'tokens, got {grid[0]} x {grid[1]}: set img_size')
-        attention = [block.attn for block in self.blocks]
+        attention = [block.attn for block in self.layers_in_order()]
         return relative_plan([layer.relative_position_bias_table for layer in attention],
                              [layer.pe_norm for layer in attention], self.relative_index,
                              self.prefix)
@@ -112,7 +116,7 @@ class VisionTransformer(Encoder):
     def forget_relative(self) -> None:
         if self.relative_index is not None:
             self.relative_index = None
-            for block in self.blocks:
+            for block in self.layers_in_order():
                 attention = block.attn
                 attention.relative_position_bias_table = attention.pe_norm = None
 
@@ -131,15 +135,17 @@ class VisionTransformer(Encoder):
             # shape, since len() would be a constant in an exported graph
             batch = tokens.shape[0]
             tokens = torch.cat([*(token.expand(batch, -1, -1) for token in prefix), tokens], dim=1)
-        grid = tuple(patches.shape[-2:])
-        plan = self.delivery(grid)
-        return tokens if plan.stream[0] is None else tokens + plan.stream[0], grid, plan
+        height, width = patches.shape[-2:]
+        plan = self.delivery((height, width))
+        if plan.stream[0] is not None:
+            tokens = tokens + plan.stream[0]
+        return tokens, (height, width), plan
 
     def run_layer(self, layer: int, x: Tensor, plan: Delivery, grid: tuple[int, int],
                   **options) -> Tensor:
         """(B, T, C) through one layer, with its ``options``, and what the plan delivers to it."""
-        if layer and plan.stream[layer] is not None:
-            x = x + plan.stream[layer]
+        if layer and (stream := plan.stream[layer]) is not None:
+            x = x + stream
         bias = None if plan.bias is None else plan.bias[layer]
         return self.blocks[layer](x, plan.attention[layer], grid, bias, **options)
 
@@ -150,7 +156,7 @@ class VisionTransformer(Encoder):
     def pool_final(self, final: Tensor) -> Tensor | None:
         return self.pool(final)
 
-    def forward(self, img: Tensor) -> tuple[Tensor]:
+    def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
         x, plan = self.encode(img)
         return (self.add_pooled(self.pool(self.run_last_norm(x, plan))),)
@@ -232,7 +238,7 @@ class DeiT(VisionTransformer):
         # maps and the distillation token take it position by position
         return None if self.out_indices or self.dist_token is not None else self.pool(final)
 
-    def forward(self, img: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
 
         Distilled, to a tuple of one pair: the pooled vector and the distillation token, (B, C)

@@ -27,8 +27,9 @@ from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
 
 PATCH = 16
 VARIANTS = ('detection', 'segmentation')
-ADAPTER = dict(conv_inplane=64, deform_num_heads=6, deform_ratio=1., deform_points=4, ffn_ratio=.25)
-ADAPTER_ARCHS = {
+ADAPTER: dict[str, float] = dict(conv_inplane=64, deform_num_heads=6, deform_ratio=1.,
+                                 deform_points=4, ffn_ratio=.25)
+ADAPTER_ARCHS: dict[str, dict] = {
     'tiny': ARCHS['tiny'],
     'small': ARCHS['small'],
     'base': dict(ARCHS['base'], deform_num_heads=12, deform_ratio=.5),
@@ -163,7 +164,8 @@ class ViTAdapter(VisionTransformer):
                      for norm, level, stride in zip(norms, levels, (4, 8, 16, 32)))
 
     def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
-        return tuple(-(-side // 32) * 2 for side in img_size)
+        height, width = img_size
+        return -(-height // 32) * 2, -(-width // 32) * 2
 
     def pool_final(self, final: Tensor) -> Tensor | None:
         """None: there are maps alone."""
@@ -189,7 +191,7 @@ def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \
     if isinstance(indexes, Sequence) and all(
             isinstance(span, Sequence) and len(span) == 2 and all(is_count(end, 0) for end in span)
             for span in indexes):
-        spans = [tuple(span) for span in indexes]
+        spans = [(first, last) for first, last in indexes]
         # ends are compared, not listed: a range could be a typing error long
         starts, ends = [first for first, _ in spans], [last + 1 for _, last in spans]
         if starts + [depth] == [0] + ends and all(a < b for a, b in zip(starts, ends)):

@@ -169,7 +169,7 @@ def write(model: Model, to: str) -> dict:
         state.update(_heads(model, to))
         state.update(model.around)
         state.update(_constants(model, to))
-    content = {target.wrapper: state} if target.wrapper else state
+    content: dict = {target.wrapper: state} if target.wrapper else state
     if to == 'lape_mm' and any(model.carried.values()):
         content['carried'] = model.carried
     return content

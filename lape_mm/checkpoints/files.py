@@ -74,7 +74,7 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
         raise CheckpointError(f'{path}: {what}')
     try:
         content = _load(path, map_location)
-        if not isinstance(content, Mapping):
+        if not isinstance(content, dict):
             raise Refusal(f'holds a {type(content).__name__}, expected a dict of weights')
         _check_content(content)
     except Refusal as error:
@@ -131,7 +131,10 @@ def _allowed_globals() -> list:
     try:
         from numpy._core.multiarray import _reconstruct, scalar
     except ImportError:  # numpy < 2
-        from numpy.core.multiarray import _reconstruct, scalar
+        from numpy.core.multiarray import (  # type: ignore[no-redef]
+            _reconstruct,
+            scalar,
+        )
 
     def statistic(owner, name):
         # a pickled buffer names its own statistics through getattr; this one knows no others

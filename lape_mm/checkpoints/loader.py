@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from .files import CheckpointError, read_checkpoint
 
@@ -43,10 +44,10 @@ def load_from_file(filename: str, map_location=None, **unused) -> dict:
     """A checkpoint without the configs in it; with None as map_location on the CPU."""
     checkpoint = read_checkpoint(filename, map_location or 'cpu')
     for *outer, name in CONFIGS:
-        entry = checkpoint
+        entry: Any = checkpoint
         for key in outer:
             entry = entry.get(key) if isinstance(entry, Mapping) else None
-        if isinstance(entry, Mapping):
+        if isinstance(entry, dict):
             entry.pop(name, None)
     return checkpoint
 

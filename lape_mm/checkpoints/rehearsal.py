@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Any
 
 from .short_list import DTYPES, Name, Refusal, ShortList, Storage, expect, key_of_a_dict
 
@@ -31,14 +31,18 @@ class Rehearsal:
     def __init__(self, storage: Callable[[tuple], Storage], most_bytes: int):
         self.storage, self.allowed, self.opcodes = storage, ShortList(most_bytes), 0
 
-    def run(self, stream: BinaryIO):
+    def run(self, stream: Any):
         """What the pickle at the stream's position stands for; the stream is read to its end.
+
+        Args:
+            stream: a binary file, or an mmap of one.
 
         Raises:
             Refusal: it would build something else than what checkpoints hold, or too much.
             Exception: of many kinds, where it is no well-formed pickle.
         """
         stack, marks, memo = [], [], {}
+        value: Any  # of the type that the opcode says
         for opcode, value, _ in pickletools.genops(stream):
             self.opcodes += 1
             if self.opcodes > MOST_OPCODES:

@@ -68,7 +68,8 @@ class ShortList:
     """
 
     def __init__(self, most_bytes: int):
-        self.most_bytes, self.spent, self.hooks = most_bytes, 0, []
+        self.most_bytes, self.spent = most_bytes, 0
+        self.hooks: list = []
         self.calls = {
             'torch._utils._rebuild_tensor_v2': self._tensor,
             'torch._utils._rebuild_parameter': _parameter,
@@ -211,8 +212,9 @@ def _parameter(tensor, requires_grad, hooks) -> Built:
 
 def _dtype(code, align=False, copy=True) -> Built:
     found = re.fullmatch(r'[biuf]([1248])', code) if isinstance(code, str) else None
-    expect(bool(found), "an array's dtype")
-    return Built('dtype', int(found[1]))
+    size = int(found[1]) if found else 0
+    expect(size > 0, "an array's dtype")
+    return Built('dtype', size)
 
 
 def _no_bytes(*content) -> Built:

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -100,7 +101,7 @@ class BackboneWeights:
         load_backbone(model, self.checkpoint, **self.options)
 
 
-def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
+def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
         -> tuple[dict[str, Tensor], TransferReport]:
     """What of a state dict fits a backbone, in the model's shapes, and the report about it."""
     report, fitting, wanted, found = TransferReport(), {}, 0, 0
@@ -135,11 +136,11 @@ def match(model: nn.Module, state: dict[str, Tensor], source_grid: tuple[int, in
     return fitting, report
 
 
-def _fit_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tensor],
+def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None, report: TransferReport) -> tuple[Tensor, int]:
     """A table of the file with the model's slots and grid, and how many slots the file has."""
     slots, grid = _read_table(model, name, table, state, source_grid)
-    if tuple(grid) != tuple(model.grid):
+    if grid != model.grid:
         report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
     if slots > model.prefix:
         report.unused[f'{name}[:, {model.prefix}:{slots}]'] = 'prefix slot'
@@ -147,13 +148,13 @@ def _fit_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tens
         report.new[f'{name}[:, {slots}:{model.prefix}]'] = 'prefix slot'
     own = getattr(model, name).detach().cpu()
     table = table.to(own.dtype)
-    patches = resize_table(table[:, slots:], old=tuple(grid), new=model.grid, prefix=0,
+    patches = resize_table(table[:, slots:], old=grid, new=model.grid, prefix=0,
                            mode=model.interpolation)
     prefix = [table[:, :min(slots, model.prefix)], own[:, slots:model.prefix]]
     return torch.cat([*prefix, patches], dim=1), slots
 
 
-def _read_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Tensor],
+def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
     """How many of a table's entries are prefix slots, and the grid of the others.
 
@@ -162,11 +163,12 @@ def _read_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Ten
     """
     count = table.shape[1]
     if source_grid is not None:
-        slots = count - math.prod(source_grid)
-        if slots < 0:
+        rest = count - math.prod(source_grid)
+        if rest < 0:
             raise CheckpointError(f'source_grid={tuple(source_grid)} has more tokens than {name}, '
                                   f'which has {count}')
-        return slots, tuple(source_grid)
+        height, width = source_grid
+        return rest, (height, width)
     slots = [sum(token in state for token in ('cls_token', 'dist_token'))]
     if 'level_embed' in state:
         if count == getattr(model, name).shape[1]:
@@ -181,8 +183,8 @@ def _read_table(model: nn.Module, name: str, table: Tensor, state: dict[str, Ten
 
 def _grids(count: int, own: tuple[int, int]) -> list[tuple[int, int]]:
     """The grids of so many patches that are square or the model's own."""
-    square = (math.isqrt(count),) * 2
-    return [grid for grid in {square, tuple(own)} if math.prod(grid) == count]
+    side = math.isqrt(count)
+    return [grid for grid in {(side, side), own} if math.prod(grid) == count]
 
 
 def _summary(names: dict[str, str], most: int = 10) -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +77,7 @@ class DistilledClassifier(ImageClassifier):
                              'lape_mm.DistilledClsHead')
         self.teacher_share = teacher_share
         # in a list, so that state dicts, averages and DDP do not see it
-        self._teacher = [] if teacher is None else [teacher]
+        self._teacher: list[Any] = [] if teacher is None else [teacher]
 
     def _build_teacher(self) -> None:
         if self._teacher and not isinstance(self._teacher[0], nn.Module):

@@ -161,8 +161,8 @@ def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray
         return [np.array([[-1, -thin], [1, -thin], [1, thin], [-1, thin]])], length * shorter
     if kind == 'blob':
         angles = _turn(64)
-        radii = 1 + sum(rng.uniform(0.15, 0.3) * np.sin(lobes * angles + rng.uniform(0, 6.3))
-                        for lobes in (2, 3))
+        radii = 1 + sum((rng.uniform(0.15, 0.3) * np.sin(lobes * angles + rng.uniform(0, 6.3))
+                         for lobes in (2, 3)), np.zeros(len(angles)))
         return [_polar(angles, radii / radii.max())], rng.uniform(0.12, 0.35) * shorter
     angles = np.linspace(0, rng.uniform(1.6, 3.2), 24)
     inner = rng.uniform(0.7, 0.85)
@@ -217,10 +217,10 @@ def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
 
     Where the colours to avoid leave none within some tries, the farthest one seen is taken.
     """
-    best, best_distance = None, -1.0
+    best, best_distance = np.zeros(3), -1.0
     for _ in range(_TRIES):
         color = _color(rng, light)
-        distance = min(np.linalg.norm(color - other) for other in avoid)
+        distance = min(float(np.linalg.norm(color - other)) for other in avoid)
         if distance > best_distance:
             best, best_distance = color, distance
         if distance >= least:

@@ -132,4 +132,5 @@ WRITERS = dict(coco=write_coco, ade=write_ade, imagenet=write_imagenet)
 
 def _write(path: Path, image: np.ndarray, options: tuple) -> None:
     # encode + write_bytes: imwrite reports a full disk or a bad path by its return value only.
-    path.write_bytes(cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1])
+    encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1]
+    path.write_bytes(encoded.tobytes())

@@ -23,7 +23,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ _SCENES = dict(image_size=(160, 160), num_train=320, num_val=80, objects=(1, 4),
 _PICTURES = dict(image_size=(64, 64), num_train=1500, num_val=300, objects=(1, 1),
                  size_range=(0.7, 1.0), spread=(0.42, 0.58), turn=20, distractors=(1, 3),
                  min_visible=0.6, contrast='lighter')
-DEFAULTS = dict(coco=_SCENES, ade=_SCENES, imagenet=_PICTURES)
+DEFAULTS: dict[str, dict] = dict(coco=_SCENES, ade=_SCENES, imagenet=_PICTURES)
 # What a single picture depends on, besides the seed.
 _PICTURE_KNOBS = ('image_size', 'objects', 'size_range', 'spread', 'turn', 'distractors',
                   'min_visible', 'contrast')
@@ -71,7 +71,8 @@ def prepare(layout: str, root: str | os.PathLike, *,
             spread: Sequence[float] | None = None, turn: float | None = None,
             distractors: Sequence[int] | None = None,
             min_visible: float | None = None, contrast: str | None = None,
-            seed: int = 0, log: Callable[[str], None] = print) -> Path:
+            seed: int = 0, log: Callable[[str], None] = print,
+            track: Callable[[range], Iterable[int]] = iter) -> Path:
     """Draw the data set into ``root`` unless it is there already, and say so in one line.
 
     The folder appears complete or not at all: it is drawn beside ``root`` and then renamed. Of
@@ -95,6 +96,7 @@ def prepare(layout: str, root: str | os.PathLike, *,
             'any': either may be lighter, which takes a plain ViT many times longer to learn.
         seed: Another seed, other pictures.
         log: Receives the line.
+        track: Yields the numbers of a split's pictures while it shows how far it is.
 
     ``None`` stands for the layout's entry in ``DEFAULTS``.
 
@@ -119,7 +121,7 @@ def prepare(layout: str, root: str | os.PathLike, *,
     draft = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}.draft')
     draft.mkdir()
     try:
-        WRITERS[layout](draft, lambda split: _draw(split, settings))
+        WRITERS[layout](draft, lambda split: _draw(split, settings, track))
         record = dict(settings, files=_count_files(draft) + 1)
         (draft / RECORD).write_text(json.dumps(record, indent=2) + '\n')
         _publish(draft, folder, settings)
@@ -156,8 +158,9 @@ def read_settings(root: str | os.PathLike) -> dict:
     return found
 
 
-def _draw(split: str, settings: dict) -> Iterator[tuple[int, Scene]]:
-    for index in range(settings[f'num_{split}']):
+def _draw(split: str, settings: dict, track: Callable[[range], Iterable[int]]) \
+        -> Iterator[tuple[int, Scene]]:
+    for index in track(range(settings[f'num_{split}'])):
         yield index, scene(split, index, settings)
 
 

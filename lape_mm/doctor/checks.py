@@ -206,6 +206,12 @@ def check_config(doctor: Doctor, path: str) -> None:
         doctor.say('BROKEN', f'{path}: {first_line(error)}', 'see the config')
 
 
+def check_versions(doctor: Doctor) -> None:
+    """Versions that the tests have not run on."""
+    for line in untested():
+        doctor.say('note', line)
+
+
 def installed(distribution: str) -> str | None:
     """The version of an installed distribution, None where there is none."""
     try:
@@ -217,7 +223,7 @@ def installed(distribution: str) -> str | None:
 def checks(config: str | None) -> Iterator[Callable[[Doctor], None]]:
     """What is looked at, in order."""
     yield from (check_python, check_torch, check_mmcv, check_toolboxes, check_models)
-    yield lambda doctor: [doctor.say('note', line) for line in untested()]
+    yield check_versions
     if config:
         yield lambda doctor: check_config(doctor, config)
     else:

@@ -1,6 +1,7 @@
 """bfloat16 autocast that works on the CPU too, and with the operators of detectors."""
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from mmengine.device import get_device
@@ -41,7 +42,7 @@ def _autocast() -> torch.autocast:
 
 
 @contextmanager
-def _features_in_bfloat16(model: nn.Module) -> Iterator[None]:
+def _features_in_bfloat16(model: Any) -> Iterator[None]:
     extract = model.extract_feat
 
     def extract_feat(*args, **kwargs):

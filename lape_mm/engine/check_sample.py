@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -80,6 +81,7 @@ def inner_datasets(dataset: Dataset) -> Iterator[Dataset]:
 
 def check_loaded(dataset: Dataset) -> None:
     """Puts `CheckLoaded` after the last transform of each pipeline that loads something."""
+    one: Any  # torch's Dataset promises nothing of what mmengine's has
     for one in inner_datasets(dataset):
         transforms = getattr(getattr(one, 'pipeline', None), 'transforms', None)
         if not isinstance(transforms, list):

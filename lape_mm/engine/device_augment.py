@@ -8,6 +8,7 @@ edge of a crop it sees the pixels outside), and the random numbers are others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -82,12 +83,12 @@ def flip(step, colours) -> Step:
 def crop(step, colours) -> Step:
     """RandomResizedCrop; the whole image where ten attempts do not fit."""
     low, high = step.crop_ratio_range
-    ratios = np.log(step.aspect_ratio_range)
+    flattest, steepest = np.log(step.aspect_ratio_range)
 
     def run(images: Tensor, rng: np.random.Generator) -> Tensor:
         (height, width), count = images.shape[-2:], len(images)
         area = rng.uniform(low, high, (count, step.max_attempts)) * height * width
-        ratio = np.exp(rng.uniform(*ratios, area.shape))
+        ratio = np.exp(rng.uniform(flattest, steepest, area.shape))
         w, h = np.round(np.sqrt(area * ratio)), np.round(np.sqrt(area / ratio))
         fits = (w > 0) & (h > 0) & (w <= width) & (h <= height)
         first = np.arange(count), fits.argmax(1)
@@ -108,14 +109,14 @@ def choice(step, colours) -> Step:
                 for branch in step.transforms]
 
     def run(images: Tensor, rng: np.random.Generator) -> Tensor:
-        drawn, result = rng.choice(len(branches), len(images), p=step.prob), None
+        drawn, result = rng.choice(len(branches), len(images), p=step.prob), images
         for number, branch in enumerate(branches):
             index = torch.from_numpy((drawn == number).nonzero()[0]).to(images.device)
             if len(index):
                 some = images[index]
                 for inner in branch:
                     some = inner(some, rng)
-                if result is None:
+                if result is images:
                     result = some.new_empty(len(images), *some.shape[1:])
                 result[index] = some
         return result
@@ -124,10 +125,12 @@ def choice(step, colours) -> Step:
 
 def erase(step, colours) -> Step:
     """RandomErasing, with one colour or noise."""
+    flattest, steepest = np.log(step.aspect_range)
+
     def run(images: Tensor, rng: np.random.Generator) -> Tensor:
         (height, width), count = images.shape[-2:], len(images)
         area = rng.uniform(step.min_area_ratio, step.max_area_ratio, count) * height * width
-        ratio = np.exp(rng.uniform(*np.log(step.aspect_range), count))
+        ratio = np.exp(rng.uniform(flattest, steepest, count))
         h = np.minimum(np.round(np.sqrt(area * ratio)), height)
         w = np.minimum(np.round(np.sqrt(area / ratio)), width)
         top = rng.integers(0, np.maximum(height - h, 1))
@@ -135,8 +138,9 @@ def erase(step, colours) -> Step:
         h[rng.random(count) >= step.erase_prob] = 0
         rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
         y, x = rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1)
-        top, left, h, w = (_each(value, images) for value in (top, left, h, w))
-        inside = (y >= top) & (y < top + h) & (x >= left) & (x < left + w)
+        first_y, end_y, first_x, end_x = (_each(value, images)
+                                          for value in (top, top + h, left, left + w))
+        inside = (y >= first_y) & (y < end_y) & (x >= first_x) & (x < end_x)
         noise = torch.randn(images.shape, device=images.device)
         colour = _colour(colours(step.fill_color), images)
         if step.mode == 'const':
@@ -214,8 +218,7 @@ def rand_augment(step, colours) -> Step:
                 chosen = (drawn == number) & (rng.random(len(images)) <= op.prob)
                 magnitude = magnitudes(op, int(chosen.sum()), rng)
                 change = warp if type(op).__name__ in WARPS else tone
-                images = _apply(images, chosen, lambda some, change=change, op=op,
-                                magnitude=magnitude: change(op, magnitude, some, colours))
+                images = _apply(images, chosen, partial(change, op, magnitude, colours=colours))
         return images
     return run
 

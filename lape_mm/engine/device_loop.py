@@ -57,11 +57,11 @@ class DeviceLoader:
 
     def _read(self, device: str | torch.device) -> tuple[torch.Tensor, list]:
         """All images, (N, 3, H, W) in uint8 on the device, and their data samples."""
-        images, samples = None, []
+        images, samples = torch.empty(0), []
         for index in range(len(self.dataset)):
             packed = self.dataset[index]
             image = packed['inputs']
-            if images is None:
+            if not index:
                 images = torch.empty(len(self.dataset), *image.shape, dtype=torch.uint8)
             if image.shape != images.shape[1:] or image.dtype != torch.uint8:
                 raise ValueError(f'image {index} is {tuple(image.shape)}, {image.dtype}, after '

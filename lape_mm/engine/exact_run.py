@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
@@ -98,6 +99,7 @@ class ExactRunHook(Hook):
         self.seed = runner.seed - self.rank if apart else runner.seed
         sampler = getattr(loop.dataloader, 'sampler', None)
         batches = getattr(loop.dataloader, 'batch_sampler', None)
+        one: Any
         for one in (sampler, getattr(batches, 'sampler', None)):
             if hasattr(one, 'seed'):
                 one.seed = self.seed

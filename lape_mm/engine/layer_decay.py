@@ -1,9 +1,10 @@
 """Learning rates that decay from layer to layer, and the weight decay that goes with them."""
 from __future__ import annotations
 
+from typing import Any
+
 from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor
-from torch import nn
 
 from lape_mm.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
@@ -33,7 +34,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             raise ValueError(f'layer_decay_rate={self.paramwise_cfg["layer_decay_rate"]}: '
                              'expected 0 < rate <= 1')
 
-    def add_params(self, params: list[dict], module: nn.Module, **kwargs) -> None:
+    def add_params(self, params: list[dict], module: Any, **kwargs) -> None:
         """Fills ``params`` with one group for each pair of learning rate and weight decay."""
         backbone, prefix = (module.backbone, 'backbone.') if hasattr(module, 'backbone') else \
             (module, '')

@@ -75,7 +75,8 @@ class PositionHook(Hook):
         self.tokens.clear()
 
     def _note_grid(self, module: nn.Module, args) -> None:
-        self.grid = tuple(args[0].shape[1:3]) if args[0].ndim == 4 else tuple(args[2])
+        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[2]
+        self.grid = height, width
 
     def _note(self, layer: int, module: nn.Module, args, output: Tensor) -> None:
         # the first batch of the iteration; a checkpointed layer comes a second time

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.dist import all_reduce, barrier, is_distributed, is_main_process
@@ -83,6 +84,8 @@ class SafeCheckpointHook(CheckpointHook):
     Args:
         args, kwargs: of mmengine's hook.
     """
+
+    file_backend: Any  # mmengine's, which `before_train` makes
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -11,9 +11,10 @@ import json
 import os
 import random
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ class Draw(int):
         index: as a sampler yields it.
         key: (seed, epoch, batch, place).
     """
+
+    key: tuple
 
     def __new__(cls, index: int, key: Sequence[int]):
         made = super().__new__(cls, index)
@@ -70,7 +73,7 @@ class SeededBatches(Sampler):
         skip: batches that it passes over, which a resumed run has been trained on.
     """
 
-    def __init__(self, batches: Iterable[list[int]], *, seed: int, endless: bool = False):
+    def __init__(self, batches: Any, *, seed: int, endless: bool = False):
         self.batches, self.seed, self.endless = batches, seed, endless
         self.epoch = self.skip = 0
 
@@ -122,7 +125,8 @@ class GuardedDataset(Dataset):
 
     def __init__(self, dataset: Dataset, *, report: str | os.PathLike, part: str,
                  strict: bool = False):
-        self.dataset, self.report, self.part, self.strict = dataset, Path(report), part, strict
+        self.dataset: Any = dataset
+        self.report, self.part, self.strict = Path(report), part, strict
 
     def __getattr__(self, name: str):
         if name in GuardedDataset.OWN or name.startswith('__'):  # not there yet, as in unpickling
@@ -169,7 +173,7 @@ class GuardedDataset(Dataset):
 class PartialLoader(DataLoader):
     """A DataLoader that leaves out the None of a `GuardedDataset`."""
 
-    def __iter__(self) -> Iterator:
+    def __iter__(self) -> Any:
         return (batch for batch in super().__iter__() if batch is not None)
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,13 @@ class Graph(nn.Module):
         img_size: (h, w) in pixels. The data preprocessor's padding is not part of this.
     """
 
-    def __init__(self, model: nn.Module, img_size: Sequence[int]):
+    mean: Tensor | None
+    std: Tensor | None
+
+    def __init__(self, model: Any, img_size: Sequence[int]):
         super().__init__()
-        self.model, self.img_size = model, tuple(img_size)
+        self.model: Any = model
+        self.img_size = tuple(img_size)
         self.task = task_of(model)
         mean, std, self.swaps_channels = normalisation(model.data_preprocessor)
         self.register_buffer('mean', mean)
@@ -41,7 +46,7 @@ class Graph(nn.Module):
         if self.swaps_channels:
             # not by flip, which exporters make a step backwards of
             image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
-        if self.mean is not None:
+        if self.mean is not None and self.std is not None:
             image = (image - self.mean) / self.std
         if self.task == 'classifier':
             return (self.model(image, mode='tensor'),)
@@ -65,7 +70,7 @@ def task_of(model: nn.Module) -> str:
     raise ValueError(f'{type(model).__name__} is no classifier, segmenter or detector')
 
 
-def normalisation(preprocessor: nn.Module) -> tuple[Tensor | None, Tensor | None, bool]:
+def normalisation(preprocessor: Any) -> tuple[Tensor | None, Tensor | None, bool]:
     """Mean and std, (channels, 1, 1) or None each, and whether the channels are turned round.
 
     mmpretrain's preprocessor calls the last ``to_rgb``, mmengine's ``_channel_conversion``.
@@ -74,5 +79,6 @@ def normalisation(preprocessor: nn.Module) -> tuple[Tensor | None, Tensor | None
                  or getattr(preprocessor, '_channel_conversion', False))
     if not getattr(preprocessor, '_enable_normalize', False):
         return None, None, swaps
-    return (*(part.detach().clone().reshape(-1, 1, 1)
-              for part in (preprocessor.mean, preprocessor.std)), swaps)
+    mean, std = (part.detach().clone().reshape(-1, 1, 1)
+                 for part in (preprocessor.mean, preprocessor.std))
+    return mean, std, swaps

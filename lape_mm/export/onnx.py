@@ -58,11 +58,11 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
         folded = Graph(fold(model, size), size).eval()
     except ValueError as error:
         raise ExportError(str(error)) from error
-    images = torch.stack([images[index % len(images)] for index in range(max(BATCHES))]).float()
-    content = trace(folded, images[:2], opset, {
+    batch = torch.stack([images[index % len(images)] for index in range(max(BATCHES))]).float()
+    content = trace(folded, batch[:2], opset, {
         'task': folded.task, 'img_size': size, 'swaps_channels': folded.swaps_channels,
         'folded': True, **(notes or {})})
-    difference = compare(content, plain, images)
+    difference = compare(content, plain, batch)
     if not difference <= TOLERANCE:  # nan included
         raise ExportError(f'onnxruntime and PyTorch differ by {difference:.1e} of the output\'s '
                           f'scale, more than {TOLERANCE:.0e}: nothing was written')
@@ -85,6 +85,7 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
                 graph, (images,), dynamo=True, opset_version=opset, verbose=False,
                 dynamic_shapes=({0: torch.export.Dim('batch')},),
                 input_names=['image'], output_names=names)
+        assert program is not None  # it is one with dynamo
     except Exception as error:  # whatever in the model it stumbles upon
         cause = error.__cause__ or error
         first = (str(cause).strip() or type(cause).__name__).splitlines()[0]

@@ -158,7 +158,7 @@ class Joining:
                 source = received
             attention.append(received)
         return Delivery(stream, tuple(attention),
-                        None if self.last is None else last_norm(source))
+                        None if last_norm is None or source is None else last_norm(source))
 
     def _layers(self, depth: int) -> range:
         return range(depth if self.first_layer is None else self.first_layer, depth)
@@ -186,11 +186,12 @@ class EveryLayer:
     def tables(self, depth: int) -> int:
         return depth if self.own_tables else 1
 
-    def norms(self, *, dims: Sequence[int], eps: float) -> tuple[list[None], None]:
+    def norms(self, *, dims: Sequence[int], eps: float) \
+            -> tuple[list[nn.Module | None], nn.Module | None]:
         return [None] * len(dims), None
 
-    def plan(self, tables: Sequence[Tensor], norms: Sequence[None], last_norm: None = None,
-             between: Between | None = None) -> Delivery:
+    def plan(self, tables: Sequence[Tensor], norms: Sequence[nn.Module | None],
+             last_norm: nn.Module | None = None, between: Between | None = None) -> Delivery:
         depth = len(norms)
         if self.own_tables:
             return Delivery(tuple(tables), (None,) * depth)
@@ -203,7 +204,7 @@ class EveryLayer:
         return Delivery(tuple(stream), (None,) * depth)
 
 
-PRESETS = {
+PRESETS: dict[str, Joining | EveryLayer] = {
     'default': Joining(),
     'share': EveryLayer(),
     'unshare': EveryLayer(own_tables=True),

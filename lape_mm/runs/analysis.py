@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from mmengine.config import Config
@@ -12,6 +13,7 @@ from torch import nn
 
 from lape_mm.analysis.received import find_encoder
 from lape_mm.analysis.write import Analysis, analyse, write_report
+from lape_mm.backbones.encoder import Encoder
 from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.requirements import install_hint, missing
@@ -22,6 +24,7 @@ from .config import load_config, our_backbones
 from .errors import RunError
 from .images import find_images, load_images
 from .loading import check_fits
+from .progress import progress
 from .summary import short
 
 UNKNOWN = r'pe_norm|pos_embed|bias_table'
@@ -52,13 +55,14 @@ def analyze(args: Namespace) -> None:
                         joining=joining) for config, joining, _ in wanted]
     paths = find_images(args.images, args.num_images)
     models: dict[str, Analysis] = {}
-    pictures = []
+    pictures: list = []
     for cfg, (config, _, checkpoint) in zip(cfgs, wanted):
         analysis, pictures = analyze_one(cfg, config, checkpoint, paths, args.img_size)
         models[new_label(label_of(cfg), models)] = analysis
     title = f'Position embedding in {Path(args.config).stem}'
     try:
-        rows = write_report(models, pictures, Path(args.out), title)
+        rows = write_report(models, pictures, Path(args.out), title,
+                            partial(progress, what='figures'))
     except OSError as error:
         raise RunError(f'--out {args.out}: {error}') from error
     print(f'{", ".join(models)}: {len(rows)} figures, arrays and rows from {len(paths)} images')
@@ -74,10 +78,10 @@ def analyze_one(cfg: Config, config: str, checkpoint: str, paths: list[Path],
     backbone = next(node for _, node in our_backbones(cfg))
     try:
         encoder = find_encoder(model)
-        size = tuple((img_size * 2)[:2]) if img_size else own_size(encoder)
+        size = ((img_size * 2)[0], (img_size * 2)[1]) if img_size else own_size(encoder)
         images, pictures = load_images(cfg, model, paths, size)
         analysis = analyse(
-            model, images, **{
+            model, images, partial(progress, what=Path(checkpoint).name), **{
                 'joining': text_of(backbone.get('joining', 'default')),
                 'position': str(backbone.get('position', 'the backbone\'s default')),
                 'arch': text_of(backbone.get('arch', "the backbone's default")),
@@ -113,10 +117,11 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
     return 'whole model'
 
 
-def own_size(encoder: nn.Module) -> tuple[int, int]:
+def own_size(encoder: Encoder) -> tuple[int, int]:
     """The size in pixels that the encoder's position embedding is made for."""
     stride = getattr(encoder, 'stride', None) or encoder.patch_size
-    return tuple(side * stride for side in encoder.grid)
+    height, width = encoder.grid
+    return height * stride, width * stride
 
 
 def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:

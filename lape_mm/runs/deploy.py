@@ -5,6 +5,7 @@ import os
 import tempfile
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -57,7 +58,7 @@ def deploy(args: Namespace) -> None:
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
     size = (args.img_size * 2)[:2]
     try:
-        model = load_model(cfg, args.checkpoint)
+        model: Any = load_model(cfg, args.checkpoint)
         folded = fold(model, size)
     except (CheckpointError, ValueError) as error:
         raise RunError(str(error)) from error
@@ -94,7 +95,7 @@ def moved_to_head(encoder: Encoder, folded: Encoder) -> bool:
 
 
 @torch.no_grad()
-def compare(model: nn.Module, folded: nn.Module, size: tuple[int, int]) -> float:
+def compare(model: Any, folded: Any, size: tuple[int, int]) -> float:
     """The largest difference of the backbones' outputs on noise, relative to their scale.
 
     A final term that has moved into a classifier is compared with it.

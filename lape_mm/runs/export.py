@@ -18,6 +18,7 @@ from .arguments import apply_trust
 from .config import load_config, our_backbones
 from .deploy import load_model
 from .errors import RunError
+from .progress import working
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
 
@@ -40,7 +41,7 @@ def export(args: Namespace) -> None:
         raise RunError(f'--opset {args.opset}: expected {OPSETS[0]} to {OPSETS[1]}')
     if Path(args.out).is_dir() or not args.out.endswith('.onnx'):
         raise RunError(f'{args.out}: expected a file name that ends with .onnx')
-    size = tuple((args.img_size * 2)[:2])
+    height, width = size = (args.img_size * 2)[:2]
     if min(size) < 1:
         raise RunError(f'--img-size {size[0]} {size[1]}: expected at least one pixel')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
@@ -50,8 +51,9 @@ def export(args: Namespace) -> None:
     joinings = [backbone.get('joining', 'default') for _, backbone in our_backbones(cfg)]
     try:
         model = load_model(cfg, args.checkpoint)
-        difference = export_onnx(model, images, args.out, opset=args.opset, notes={
-            'config': Path(args.config).name, 'joining': joinings[0] if joinings else None})
+        with working('exporting, and comparing with PyTorch'):
+            difference = export_onnx(model, images, args.out, opset=args.opset, notes={
+                'config': Path(args.config).name, 'joining': joinings[0] if joinings else None})
     except (CheckpointError, ExportError) as error:
         raise RunError(str(error)) from error
     print(f'{args.out}: opset {args.opset}, images of {size[0]} x {size[1]} pixels in batches of '

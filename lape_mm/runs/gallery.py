@@ -13,6 +13,7 @@ from lape_mm.analysis.page import HEAD, fill
 
 from .errors import RunError
 from .images import SUFFIXES
+from .progress import progress
 from .summary import short
 
 TEMPLATE = HEAD + '''.row { display: flex; flex-wrap: wrap; gap: .8rem; }
@@ -64,7 +65,7 @@ def gallery(args: Namespace) -> None:
                        'name: let tools/test.py --show-dir draw the same test set')
     inputs = pictures_in(Path(args.images)) if args.images else {}
     rows = [row_of(name, {label: pictures[name] for label, pictures in found.items()},
-                   input_of(name, inputs)) for name in names]
+                   input_of(name, inputs)) for name in progress(names, 'pictures')]
     rows.sort(key=lambda row: -row['differs'])
     page = fill(TEMPLATE, title=f'Predictions of {", ".join(folders)}', rows=rows[:args.most],
                 differs=len(folders) == 2)
@@ -137,4 +138,5 @@ def read(path: Path) -> np.ndarray:
 
 def encode(image: np.ndarray) -> str:
     """A JPEG file in base64."""
-    return base64.b64encode(cv2.imencode('.jpg', image, (cv2.IMWRITE_JPEG_QUALITY, 88))[1]).decode()
+    encoded = cv2.imencode('.jpg', image, (cv2.IMWRITE_JPEG_QUALITY, 88))[1]
+    return base64.b64encode(encoded.tobytes()).decode()

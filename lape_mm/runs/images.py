@@ -1,8 +1,9 @@
 """Images of a folder, as a config's model gets them."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,19 +78,19 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
     import cv2
     init_default_scope(cfg.default_scope)
     steps, bgr = test_steps(cfg)
-    steps = [TRANSFORMS.build(step) for step in steps]
+    transforms: list[Callable] = [TRANSFORMS.build(step) for step in steps]
     images, pictures = [], []
     for path in paths:
-        image = cv2.imread(str(path))
-        if image is None:
+        pixels = cv2.imread(str(path))
+        if pixels is None:
             raise RunError(f'{path}: cannot be read as an image')
-        shape = image.shape[:2]
-        sample = dict(img=image if bgr else np.ascontiguousarray(image[..., ::-1]),
+        shape = pixels.shape[:2]
+        sample = dict(img=pixels if bgr else np.ascontiguousarray(pixels[..., ::-1]),
                       img_path=str(path), img_shape=shape, ori_shape=shape, img_id=0,
                       seg_fields=[], height=shape[0], width=shape[1])
         try:
-            for step in steps:
-                sample = step(sample)
+            for transform in transforms:
+                sample = transform(sample)
         except Exception as error:  # a pipeline is anybody's code
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise RunError(f"{path}: the config's test pipeline fails on it ({first})") from error
@@ -100,7 +101,7 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
     return images, pictures
 
 
-def normalise(preprocessor: nn.Module, image: Tensor) -> tuple[Tensor, np.ndarray]:
+def normalise(preprocessor: Any, image: Tensor) -> tuple[Tensor, np.ndarray]:
     """A (3, H, W) image of 0..255 as a toolbox's preprocessor makes it, and an RGB picture of it.
 
     Whether the channels are turned round, each toolbox keeps under a name of its own.

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
@@ -30,7 +31,7 @@ def check_fits(model: nn.Module, checkpoint: str) -> None:
         raise RunError(f'{checkpoint} {text}')
 
 
-def misfits(model: nn.Module, found: Mapping[str, Tensor], *, partly: bool = False) -> str:
+def misfits(model: Any, found: Mapping[str, Tensor], *, partly: bool = False) -> str:
     """Why weights are not a model's, '' where they are.
 
     Args:

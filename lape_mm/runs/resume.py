@@ -34,7 +34,8 @@ def newest_checkpoint(work_dir: str, out_dir: str | None = None) -> tuple[str | 
         groups.append([path for _, path in sorted(numbered, reverse=True)])
     if (pointer := folder / 'last_checkpoint').is_file():  # whatever its name is
         groups.append([path for path in [Path(pointer.read_text().strip())] if path.is_file()])
-    found, damaged = [], {}
+    found: list[tuple[int, int, str]] = []
+    damaged: dict[str, None] = {}  # as an ordered set
     for group in groups:
         for path in group:  # the farthest one of its kind that is whole
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -22,6 +23,7 @@ from .dump import dump_metric
 from .errors import RunError
 from .loading import check_fits, guard_loading
 from .pictures import draw_tested
+from .progress import progress
 from .resume import newest_checkpoint
 from .summary import print_testing, print_training
 
@@ -146,6 +148,6 @@ def draw_scenes(cfg: Config) -> None:
     if cfg.get('scenes'):
         from lape_mm.datasets.scenes import prepare
         try:
-            prepare(**cfg.scenes)
+            prepare(**{'track': partial(progress, what='drawing the data'), **cfg.scenes})
         except (FileExistsError, ValueError) as error:
             raise RunError(f'scenes: {error}') from error

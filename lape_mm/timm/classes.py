@@ -1,8 +1,6 @@
 """The backbones for timm: the same classes and parameter names, with a head."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from timm.models._features import feature_take_indices
 from torch import Tensor
@@ -32,7 +30,7 @@ class CeiTClassifier(TimmModel, CeiT):
 
     def last_features(self, outputs: list[Tensor], plan) -> Tensor:
         noted = torch.stack([self.pool(x) for x in outputs], dim=1)
-        x = self.norm(self.lca(noted + self.pos_layer_embed))
+        x = self.normed(self.lca(noted + self.pos_layer_embed))
         return x if plan.final is None else x + self.pool(plan.final)[:, None]
 
     def pool_features(self, x: Tensor) -> Tensor:
@@ -41,7 +39,8 @@ class CeiTClassifier(TimmModel, CeiT):
     def drop_ends(self, norm: bool, head: bool) -> None:
         super().drop_ends(norm, head)
         if head:
-            self.lca = self.pos_layer_embed = None
+            for name in ('lca', 'pos_layer_embed'):
+                setattr(self, name, None)
 
 
 class SwinClassifier(TimmModel, Swin):
@@ -62,7 +61,7 @@ class SwinClassifier(TimmModel, Swin):
     def pool_features(self, x: Tensor) -> Tensor:
         return self.add_pooled(x.mean(dim=(1, 2)))
 
-    def forward_intermediates(self, x: Tensor, indices: int | Sequence[int] | None = None,
+    def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,  # type: ignore[override]
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
         """See `TimmModel`; a map for each stage, of which ``norm`` concerns the last alone."""
@@ -70,14 +69,15 @@ class SwinClassifier(TimmModel, Swin):
         count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
         self.check_images(x)
         x = self.patch_embed(x)
-        plan = self.delivery(tuple(x.shape[1:3]))
+        height, width = x.shape[1:3]
+        plan = self.delivery((height, width))
         outputs = []
         for stage, layers in list(enumerate(self.stage_layers()))[:count]:
             for layer in layers:
                 x = self.run_segment(self.run_layer, layer, x, plan)
             outputs.append(x)
-            if self.layers[stage].downsample is not None and stage + 1 < count:
-                x = self.layers[stage].merge(x)
+            if self.stage(stage).downsample is not None and stage + 1 < count:
+                x = self.stage(stage).merge(x)
 
         def finish(y: Tensor) -> Tensor:
             return self.run_last_norm(y.flatten(1, 2), plan).unflatten(1, y.shape[1:3])
@@ -87,13 +87,13 @@ class SwinClassifier(TimmModel, Swin):
             maps.append(as_maps(y.flatten(1, 2), y.shape[1:3], output_fmt))
         return maps if intermediates_only else (finish(outputs[-1]), maps)
 
-    def prune_intermediate_layers(self, indices: int | Sequence[int] = 1,
+    def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         wanted, deepest = feature_take_indices(len(self.layers), indices)
         if prune_norm or deepest < len(self.layers) - 1:
             self.joining, self.last_pe_norm = self.joining.without_last(), None
         self.layers, self.depths = self.layers[:deepest + 1], self.depths[:deepest + 1]
-        self.layers[-1].downsample = None
+        self.stage(-1).downsample = None
         self.drop_ends(prune_norm, prune_head)
         return wanted
 
@@ -113,7 +113,7 @@ class ViTAdapterFeatures(ViTAdapter):
         """Turns gradient checkpointing on or off."""
         self.with_cp = enable
 
-    def forward_intermediates(self, x: Tensor, indices: int | Sequence[int] | None = None,
+    def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
         """The maps, (B, C, h, w) each; they are normalised as they are, whatever ``norm`` says."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from timm.models import (
     _factory,
@@ -144,7 +145,7 @@ def register() -> None:
             continue
         # not by register_model: it would forget timm's own weights of this architecture
         _registry._model_entrypoints[name] = entry
-        tagged = {f'{name}.{joining}': data_cfg(name) for joining in arch.joinings}
+        tagged: dict[str, Any] = {f'{name}.{joining}': data_cfg(name) for joining in arch.joinings}
         for tag, cfg in generate_default_cfgs(tagged)[name].cfgs.items():
             cfg.architecture, cfg.tag = name, tag
             _registry._model_pretrained_cfgs[f'{name}.{tag}'] = cfg

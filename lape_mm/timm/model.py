@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from timm.layers import to_2tuple
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from lape_mm.backbones.encoder import init_linear
+from lape_mm.backbones.encoder import Encoder, init_linear
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
 from lape_mm.position import resize_table
 
@@ -16,14 +17,15 @@ from .weights import fit
 try:
     from timm.models._input import update_model_input_size
 except ImportError:  # before timm 1.0.20 or so, whose exports do not record it
-    def update_model_input_size(model, img_size):
+    def update_model_input_size(model, img_size):  # type: ignore[misc]  # timm's has types
         """Nothing."""
 
 FORMATS = ('NCHW', 'NLC', 'NHWC')
 LAST = (99999,)  # timm's number of a group that comes after all layers
+Groups = tuple[tuple[str, tuple[int] | None], ...]
 
 
-def as_maps(tokens: Tensor, grid: tuple[int, int], fmt: str) -> Tensor:
+def as_maps(tokens: Tensor, grid: Sequence[int], fmt: str) -> Tensor:
     """(B, h * w, C) as NCHW, NHWC or NLC.
 
     Raises:
@@ -37,7 +39,7 @@ def as_maps(tokens: Tensor, grid: tuple[int, int], fmt: str) -> Tensor:
     return maps if fmt == 'NHWC' else maps.permute(0, 3, 1, 2).contiguous()
 
 
-class TimmModel:
+class TimmModel(Encoder):
     """What timm's tools call, over an `Encoder` that the subclass names after it.
 
     Images may be of any size; ``img_size`` is that of the PE table. Pooling belongs to the joining
@@ -57,13 +59,18 @@ class TimmModel:
     output_fmt = 'NLC'
     # in timm's words: what belongs to the stem, the layers, and what follows them
     stem = r'^(?:cls_token|dist_token|pos_embed\d*|patch_embed)(?:\.|$)'
-    layers_fine = layers_coarse = ((r'^blocks\.(\d+)', None),)
+    layers_fine: Groups = ((r'^blocks\.(\d+)', None),)
+    layers_coarse: Groups = layers_fine
     channels = 'in_channels'
+    blocks: nn.ModuleList
+    attention_pool: nn.Linear | None
 
     def __init__(self, *, num_classes: int = 1000, in_chans: int = 3, drop_rate: float = 0.,
                  global_pool: str | None = None, **kwargs):
-        super().__init__(**{self.channels: in_chans}, **kwargs)
+        backbone: dict[str, Any] = {self.channels: in_chans, **kwargs}
+        super().__init__(**backbone)
         self.in_chans, self.grad_checkpointing = in_chans, self.with_cp
+        assert self.norm is not None  # no backbone of these is made without
         self.num_features = self.head_hidden_size = self.norm.normalized_shape[0]
         self.num_prefix_tokens = len(self.prefix_tokens())
         self.global_pool = self.own_pool = self.name_of_pool()
@@ -115,7 +122,7 @@ class TimmModel:
             raise ValueError('patch_size cannot be changed: build the model with another one')
         if img_size is None:
             return
-        grid = tuple(self.grid_of(to_2tuple(img_size)))
+        grid = self.grid_of(to_2tuple(img_size))
         if getattr(self, 'relative_index', None) is not None or self.folded is not None:
             raise ValueError("the model is made for one image size (position='relative', or "
                              'folded): build it with img_size')
@@ -166,7 +173,7 @@ class TimmModel:
         """What `forward_features` gives, to (B, num_classes) or the pooled (B, C)."""
         return self.head_of(self.pool_features(x) if self.global_pool else x, pre_logits)
 
-    def forward(self, img: Tensor) -> Tensor:
+    def forward(self, img: Tensor) -> Any:
         """(B, in_chans, H, W) to (B, num_classes), or what is left of it without pool and head."""
         if not self.global_pool:
             return self.forward_head(self.forward_features(img))
@@ -177,7 +184,7 @@ class TimmModel:
         """(B, in_chans, H, W) to the tokens after the last norm and PE's last term, (B, T, C)."""
         return self.forward_intermediates(img, indices=1)[0]
 
-    def forward_intermediates(self, x: Tensor, indices: int | Sequence[int] | None = None,
+    def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,
                               return_prefix_tokens: bool = False, norm: bool = False,
                               stop_early: bool = False, output_fmt: str = 'NCHW',
                               intermediates_only: bool = False):
@@ -215,7 +222,7 @@ class TimmModel:
         """What `forward_features` gives, from the outputs of all layers."""
         return self.run_last_norm(outputs[-1], plan)
 
-    def prune_intermediate_layers(self, indices: int | Sequence[int] = 1,
+    def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         """Takes out what these layers' maps do not need; their numbers, counted from 0."""
         wanted, deepest = feature_take_indices(len(self.blocks), indices)

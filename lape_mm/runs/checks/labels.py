@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
 import numpy as np
 from mmengine.fileio import list_from_file
@@ -57,7 +58,9 @@ def check(report, source, cls: type | None) -> Found | None:
         source: `preflight.Source`.
         cls: its class.
     """
-    family = {base.__name__ for base in cls.__mro__} if cls else set()
+    if cls is None:
+        return None
+    family = {base.__name__ for base in cls.__mro__}
     if 'CocoDataset' in family:
         return check_coco(report, source, cls)
     if 'BaseSegDataset' in family:
@@ -277,7 +280,7 @@ def check_class_folders(report, source, cls: type) -> Found | None:
     return Found('class folder', found)
 
 
-def check_batches(report, source, cls: type) -> None:
+def check_batches(report, source, cls: Any) -> None:
     """Files of a dataset that may not fetch them, as far as its class lists them, and heads."""
     if hasattr(cls, 'base_folder'):  # CIFAR: one file that is missing refuses both splits
         for name, _ in (*cls.train_list, *cls.test_list):

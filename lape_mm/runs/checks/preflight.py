@@ -82,7 +82,7 @@ def check_contents(report: Report, mode: str) -> None:
 
 
 def check_backends(report: Report) -> None:
-    """What a run is followed with is installed: mmengine would find out in the midst of it."""
+    """What a run is followed with is installed; mmengine finds out in the midst of its start."""
     for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
         module = BACKENDS.get(str(node.get('type')))
         if module and missing(module):

@@ -8,9 +8,10 @@ they hand on, so that only what would pass unnoticed is looked for there:
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
+from typing import Any
 
 from mmengine import registry
 from mmengine.registry import Registry
@@ -45,8 +46,8 @@ class Place:
     """
 
     where: str
-    node: Mapping
-    build: Registry | Callable
+    node: Any
+    build: Any
     default: str | None = None
     supplied: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ def places(cfg: Mapping) -> Iterator[Place]:
         yield from loader_places(cfg.get(f'{part}_dataloader'), f'{part}_dataloader')
         yield from evaluator_places(cfg.get(f'{part}_evaluator'), f'{part}_evaluator')
     given = ('runner', 'dataloader', 'evaluator')
-    loop = cfg.get('train_cfg')
+    loop: Any = cfg.get('train_cfg')
     named = not isinstance(loop, Mapping) or 'type' in loop
     yield Place('train_cfg', loop, registry.LOOPS, None if named else 'EpochBasedTrainLoop'
                 if loop.get('by_epoch', True) else 'IterBasedTrainLoop', given,
@@ -98,7 +99,7 @@ def places(cfg: Mapping) -> Iterator[Place]:
     yield Place('val_cfg', cfg.get('val_cfg'), registry.LOOPS, 'ValLoop', given)
     yield Place('test_cfg', cfg.get('test_cfg'), registry.LOOPS, 'TestLoop', given)
 
-    schedule = cfg.get('param_scheduler')
+    schedule: Any = cfg.get('param_scheduler')
     several = isinstance(schedule, Mapping) and 'type' not in schedule  # by optimizer
     for name, part in schedule.items() if several else [('', schedule)]:
         yield from each(Place('.'.join(filter(None, ['param_scheduler', name])), part,
@@ -149,10 +150,10 @@ def loader_places(loader, where: str) -> Iterator[Place]:
     for name, supplied in zip(batches, (('dataset', 'seed'), ('sampler', 'batch_size'))):
         yield Place(f'{where}.{name}', loader.get(name), registry.DATA_SAMPLERS,
                     supplied=supplied)
-    for name, supplied in (('collate_fn', ('data_batch',)), ('worker_init_fn', ('worker_id',))):
+    for name, argument in (('collate_fn', 'data_batch'), ('worker_init_fn', 'worker_id')):
         if isinstance(function := loader.get(name), Mapping):
             yield Place(f'{where}.{name}', function, registry.FUNCTIONS,
-                        supplied=(*supplied, 'num_workers', 'rank', 'seed'))
+                        supplied=(argument, 'num_workers', 'rank', 'seed'))
     yield from dataset_places(loader.get('dataset'), f'{where}.dataset')
 
 

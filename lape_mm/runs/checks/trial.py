@@ -6,14 +6,15 @@ one number, metrics without their files. Data sets are not built, nor hooks of o
 """
 from __future__ import annotations
 
-import linecache
 import logging
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
+from typing import Any
 
 import torch
 from mmengine import registry
@@ -106,17 +107,18 @@ def try_place(report, place: Place) -> None:
             node['batch_sampler'] = [[0]]
         else:
             node['sampler'] = [0]
-        trying(report, place.where, place.node, lambda: DataLoader(range(1), **node))
+        nothing: Any = range(1)
+        trying(report, place.where, place.node, lambda: DataLoader(nothing, **node))
         return
     if place.build is registry.METRICS:
         cls = resolve(node['type'], registry.METRICS, report.cfg.get('default_scope'))
-        if cls.__name__ in FILELESS:
+        if cls and cls.__name__ in FILELESS:
             node = {key: value for key, value in node.items() if key not in FILES}
         elif any(key in node for key in FILES):
             return
     elif place.build is registry.HOOKS:
         cls = resolve(node['type'], registry.HOOKS, report.cfg.get('default_scope'))
-        if not cls.__module__.startswith(SILENT):
+        if not (cls and cls.__module__.startswith(SILENT)):
             return
     elif place.build is not registry.TRANSFORMS:
         return
@@ -164,7 +166,7 @@ def explain(report, where: str, node: Mapping, error: Exception) -> None:
     """Reports which part of ``node`` could not be built, why, and what is allowed."""
     scope = report.cfg.get('default_scope')
     text = str(error.args[0]).strip() if error.args else ''
-    parts = dict(walk({where: node}))
+    parts: dict[str, Mapping] = dict(walk({where: node}))
     if match := UNEXPECTED.search(text):
         found = len(report.found)
         for path, part in parts.items():
@@ -226,11 +228,8 @@ def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple
 
 def source_of(error: Exception) -> str:
     """The line that raised an error without words."""
-    trace = error.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    file, number = trace.tb_frame.f_code.co_filename, trace.tb_lineno
-    return f'{linecache.getline(file, number).strip()} ({file}:{number})'
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f'{last.line} ({last.filename}:{last.lineno})'
 
 
 def is_numeral(text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from numbers import Real
+from typing import Any
 
 from mmengine import registry
 
@@ -77,7 +78,7 @@ def check_loop(report) -> None:
     kind = loop.get('type', 'EpochBasedTrainLoop' if loop.get('by_epoch') else 'IterBasedTrainLoop')
     build = resolve(kind, registry.LOOPS, report.cfg.get('default_scope'))
     for key in ('max_epochs', 'max_iters'):
-        if key in accepted(build).parameters and key not in loop:
+        if build and key in accepted(build).parameters and key not in loop:
             report.add('train_cfg', f'{build.__name__} needs {key!r}')
 
 
@@ -87,7 +88,8 @@ def check_statistics(report) -> None:
                              'data_preprocessor': report.cfg.get('data_preprocessor')}):
         if where.split('.')[-1] != 'data_preprocessor':
             continue
-        mean, std = (node.get(key) for key in ('mean', 'std'))
+        mean: Any = node.get('mean')
+        std: Any = node.get('std')
         if mean is None and std is None:
             continue
         pair = f'mean={short(mean)}, std={short(std)}'
@@ -123,5 +125,5 @@ def check_metrics(report) -> None:
 
 def whole(value, least: int = 1) -> bool:
     """Whether a value is a whole number, such as 3 or 3.0, of at least ``least``."""
-    return isinstance(value, Real) and not isinstance(value, bool) and value >= least \
-        and value == value // 1
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= least \
+        and float(value).is_integer()
