@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class Graph(nn.Module):
     """A model between its images and its post-processing, normalisation included.
 
-    Takes float32 images (B, channels, H, W), 0..255, in the order of channels that the config's
-    pipeline loads (OpenCV's BGR, except for CIFAR-100's RGB), and gives, by what the model is:
+    Takes float32 images (B, channels, H, W), 0..255, in the order of channels in which the config's
+    pipeline begins (OpenCV's BGR, except for CIFAR-100's RGB), and gives, by what the model is:
 
         classifier   logits (B, classes)
         segmenter    logits (B, classes, H, W), resized to the image as mmseg does before argmax
@@ -21,17 +21,20 @@ class Graph(nn.Module):
     Args:
         model: of mmpretrain, mmseg or mmdet, with its ``data_preprocessor``.
         img_size: (h, w) in pixels. The data preprocessor's padding is not part of this.
+        turned: whether the steps of the pipeline turn the channels round, as those of
+            ImageNet's configs do.
     """
 
     mean: Tensor | None
     std: Tensor | None
 
-    def __init__(self, model: Any, img_size: Sequence[int]):
+    def __init__(self, model: Any, img_size: Sequence[int], *, turned: bool = False):
         super().__init__()
         self.model: Any = model
         self.img_size = tuple(img_size)
         self.task = task_of(model)
-        mean, std, self.swaps_channels = normalisation(model.data_preprocessor)
+        mean, std, swaps = normalisation(model.data_preprocessor)
+        self.swaps_channels = swaps != turned
         self.register_buffer('mean', mean)
         self.register_buffer('std', std)
 

@@ -27,7 +27,8 @@ class ExportError(ValueError):
 
 
 def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
-                opset: int = OPSETS[0], notes: Mapping | None = None) -> float:
+                opset: int = OPSETS[0], turned: bool = False,
+                notes: Mapping | None = None) -> float:
     """Folds a model, exports its `Graph`, compares it with the unfolded model, and writes it.
 
     The file's input is ``image``, see `Graph`, of any batch and one size; its metadata has
@@ -36,10 +37,11 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
     Args:
         model: of mmpretrain, mmseg or mmdet around a backbone of this package; is left as it is,
             but for evaluation mode.
-        images: for the comparison, raw as the config's pipeline loads them, (channels, H, W) of
-            one size; three of them are used, fewer are repeated.
+        images: for the comparison, raw as the config's pipeline begins with them, (channels, H,
+            W) of one size; three of them are used, fewer are repeated.
         out: file to write.
         opset: of the file.
+        turned: see `Graph`.
         notes: further metadata, such as the classes.
 
     Returns:
@@ -54,8 +56,8 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
         raise ExportError(f'opset {opset}: expected {OPSETS[0]} to {OPSETS[1]}')
     size = tuple(images[0].shape[-2:])
     try:
-        plain = Graph(model.eval(), size).eval()
-        folded = Graph(fold(model, size), size).eval()
+        plain = Graph(model.eval(), size, turned=turned).eval()
+        folded = Graph(fold(model, size), size, turned=turned).eval()
     except ValueError as error:
         raise ExportError(str(error)) from error
     batch = torch.stack([images[index % len(images)] for index in range(max(BATCHES))]).float()

@@ -18,6 +18,7 @@ from .arguments import apply_trust
 from .config import load_config, our_backbones
 from .deploy import load_model
 from .errors import RunError
+from .images import turns_channels
 from .progress import working
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
@@ -46,14 +47,16 @@ def export(args: Namespace) -> None:
         raise RunError(f'--img-size {size[0]} {size[1]}: expected at least one pixel')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
     init_default_scope(cfg.default_scope)
+    turned = turns_channels(cfg)
     images = (folder_images(args.images, size) if args.images else
-              validation_images(cfg, size))
+              [image.flip(0) if turned else image for image in validation_images(cfg, size)])
     joinings = [backbone.get('joining', 'default') for _, backbone in our_backbones(cfg)]
     try:
         model = load_model(cfg, args.checkpoint)
         with working('exporting, and comparing with PyTorch'):
-            difference = export_onnx(model, images, args.out, opset=args.opset, notes={
-                'config': Path(args.config).name, 'joining': joinings[0] if joinings else None})
+            difference = export_onnx(
+                model, images, args.out, opset=args.opset, turned=turned, notes={
+                    'config': Path(args.config).name, 'joining': joinings[0] if joinings else None})
     except (CheckpointError, ExportError) as error:
         raise RunError(str(error)) from error
     print(f'{args.out}: opset {args.opset}, images of {size[0]} x {size[1]} pixels in batches of '

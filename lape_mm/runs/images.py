@@ -59,6 +59,34 @@ def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
         any('LoadImage' in kind for kind in kinds)
 
 
+def turns_channels(cfg: Config) -> bool:
+    """Whether the test pipeline hands the channels over in another order than it begins with.
+
+    Tried on an image of one colour, since any step may do it.
+
+    Raises:
+        RunError: a step fails on that image, or makes another colour of it.
+    """
+    init_default_scope(cfg.default_scope)
+    colour = np.array([10, 90, 200], np.uint8)
+    sample: dict = dict(img=np.broadcast_to(colour, (256, 256, 3)).copy(), img_path='', img_id=0,
+                        img_shape=(256, 256), ori_shape=(256, 256), seg_fields=[], height=256,
+                        width=256)
+    try:
+        for step in test_steps(cfg)[0]:
+            sample = TRANSFORMS.build(step)(sample)
+    except Exception as error:  # a pipeline is anybody's code
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RunError(f"the config's test pipeline fails on a plain image ({first})") from error
+    found = np.asarray(sample['img'])
+    middle = found[found.shape[0] // 2, found.shape[1] // 2].astype(int)
+    for order in (colour, colour[::-1]):
+        if np.abs(middle - order).max() <= 2:
+            return order is not colour
+    raise RunError(f"the config's test pipeline makes {middle.tolist()} of the colour "
+                   f'{colour.tolist()}: what the file has to do to an image is not known')
+
+
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
         -> tuple[list[Tensor], list[np.ndarray]]:
     """Images through the config's test pipeline and its model's preprocessor.
