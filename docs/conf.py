@@ -16,6 +16,7 @@ extensions = ['myst_nb', 'autoapi.extension', 'sphinx.ext.napoleon', 'sphinx_cop
 exclude_patterns = ['*.py']
 # docstrings write `name` for code
 default_role = 'code'
+highlight_language = 'text'  # of blocks that name none: layouts of files, and what commands print
 
 myst_heading_anchors = 3
 myst_enable_extensions = ['colon_fence']
@@ -28,6 +29,8 @@ autodoc_typehints = 'none'
 
 html_theme = 'furo'
 html_title = f'lape_mm {release}'
+html_static_path = ['site.css']
+html_css_files = ['site.css']
 html_copy_source = False
 html_show_sphinx = False
 copybutton_exclude = '.linenos, .gp, .go'
