@@ -36,9 +36,10 @@ class Received:
     prefix: int
 
     @property
-    def patches(self) -> np.ndarray:
-        """The patches' part, (h * w, C) or (heads, h * w, h * w), where anything is received."""
-        assert self.values is not None
+    def patches(self) -> np.ndarray | None:
+        """The patches' part, (h * w, C) or (heads, h * w, h * w)."""
+        if self.values is None:
+            return None
         return self.values[self.prefix:] if self.way != 'bias' else \
             self.values[:, self.prefix:, self.prefix:]
 

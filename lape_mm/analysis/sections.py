@@ -58,10 +58,10 @@ def measure_similarity(received: list[Received], record: Record) -> tuple[Arrays
     arrays: Arrays = {}
     means: list[float | None] = []
     for layer, entry in enumerate(received):
-        if entry.values is None or entry.way == 'bias':
+        patches, query = entry.patches, center(entry.grid)
+        if patches is None or entry.way == 'bias':
             means.append(None)
             continue
-        patches, query = entry.patches, center(entry.grid)
         if len(patches) <= MOST_TOKENS:
             matrix = similarity(patches)
             arrays[layer_name('matrix', layer)] = matrix
@@ -78,7 +78,8 @@ def measure_similarity(received: list[Received], record: Record) -> tuple[Arrays
 def measure_bias(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
     """``bias{l}`` (heads, h, w), of the patch in the middle to all patches, in logits."""
     arrays = {layer_name('bias', layer): entry.patches[:, center(entry.grid)].reshape(
-        -1, *entry.grid) for layer, entry in enumerate(received) if entry.way == 'bias'}
+        -1, *entry.grid) for layer, entry in enumerate(received)
+        if entry.way == 'bias' and entry.patches is not None}
     return arrays, {'standard deviation': [float(value.std()) for value in arrays.values()]} \
         if arrays else {}
 
@@ -103,10 +104,10 @@ def measure_heatmaps(received: list[Received], record: Record) -> tuple[Arrays, 
         tokens = patches_of(tokens, record.prefix)
         arrays[layer_name('tokens', layer)] = tokens
         token_norms.append(float(norms(tokens).mean()))
-        has_map = entry.values is not None and entry.way != 'bias'
-        pe_norms.append(float(norms(entry.patches).mean()) if has_map else None)
-        if has_map:
-            arrays[layer_name('pe', layer)] = entry.patches
+        patches = None if entry.way == 'bias' else entry.patches
+        pe_norms.append(None if patches is None else float(norms(patches).mean()))
+        if patches is not None:
+            arrays[layer_name('pe', layer)] = patches
     if record.last is not None:
         for name in ('before', 'after', 'with_position'):
             arrays[f'last_{name}'] = last_tokens(record, name).mean(axis=0)
@@ -118,7 +119,7 @@ def measure_heatmaps(received: list[Received], record: Record) -> tuple[Arrays, 
 def measure_correlation(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
     """``correlation`` (L,), NaN where a layer receives nothing; ``last`` (), of the final term."""
     values = [correlation(patches_of(tokens, record.prefix), entry.patches)
-              if entry.values is not None and entry.way != 'bias' else float('nan')
+              if entry.patches is not None and entry.way != 'bias' else float('nan')
               for entry, tokens in zip(received, record.tokens)]
     if not np.isfinite(values).any():
         return {}, {}

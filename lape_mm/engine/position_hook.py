@@ -88,7 +88,7 @@ class PositionHook(Hook):
         """Tag -> number; only what is finite."""
         scalars = {}
         for layer, entry in enumerate(received_at(encoder, self.grid or encoder.grid)):
-            if entry.values is None or entry.way == 'bias':
+            if entry.patches is None or entry.way == 'bias':
                 continue
             scalars[f'norm/layer{layer}'] = norms(entry.patches).mean()
             if layer in self.tokens:

@@ -20,7 +20,7 @@ def read_records(folders: Iterable[str | Path]) -> list[dict]:
     Raises:
         RunError: a folder is not there, holds no record, or a file is not one.
     """
-    found = []
+    found: list[dict] = []
     for folder in map(Path, folders):
         if folder.is_file():
             paths = [folder]
@@ -41,8 +41,9 @@ def read_record(path: Path) -> dict:
     """
     try:
         record = json.loads(path.read_text())
-        wanted = {'config': (str, type(None)), 'overrides': dict, 'seed': int, 'metrics': list,
-                  'finished': bool, 'fingerprint': str}
+        wanted: dict[str, tuple[type, ...]] = {
+            'config': (str, type(None)), 'overrides': (dict,), 'seed': (int,), 'metrics': (list,),
+            'finished': (bool,), 'fingerprint': (str,)}
         lacking = [name for name, kind in wanted.items()
                    if not isinstance(record.get(name), kind)]
         if lacking:
@@ -134,7 +135,7 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
         raise RunError('none of the runs has come to its end')
     if baseline is not None and baseline not in found:
         raise RunError(f'baseline {baseline!r}: expected one of {", ".join(map(repr, found))}')
-    base = found.get(baseline, {})
+    base = found[baseline] if baseline is not None else {}
     return [Row(label, by_seed, {} if label == baseline else {
         seed: value - base[seed] for seed, value in by_seed.items() if seed in base})
         for label, by_seed in found.items()]
