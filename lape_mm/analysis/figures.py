@@ -162,6 +162,7 @@ def draw_correlation(models: Models) -> Figure:
                       label=f'{label}, last LN')
     axis.axhline(0, color='#888888', lw=.8)
     axis.set(xlabel='layer', ylabel='correlation of tokens and PE')
+    axis.xaxis.get_major_locator().set_params(integer=True)  # there is no half a layer
     axis.legend(fontsize=8, frameon=False)
     return figure
 
@@ -189,6 +190,7 @@ def draw_distance(models: Models) -> Figure:
         for layer, value in layers.items():
             axis.plot([layer] * len(value), value, 'o', ms=3, alpha=.5, color=color)
     axis.set(xlabel='layer', ylabel='attention distance, pixels')
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(fontsize=8, frameon=False)
     return figure
 
