@@ -26,7 +26,8 @@ def test_python(page, tmp_path, monkeypatch, capsys):
         elif command.words[1:3] == ['-m', 'lape_mm.datasets.scenes']:
             draw_few(command)
     stand_ins(''.join(block.text for block in PYTHON[page]))
-    for folder in ('data/mine/val2017', 'data/my_maps/images/validation', 'data/scenes/coco/val2017'):
+    for folder in ('data/mine/val2017', 'data/my_maps/images/validation',
+                   'data/scenes/coco/val2017'):
         for picture in sorted(tmp_path.glob(f'{folder}/*'))[1:]:  # to look at one takes seconds
             picture.unlink()
     space = {}
