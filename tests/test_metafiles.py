@@ -7,7 +7,7 @@ yaml = pytest.importorskip('yaml')
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path for path in (ROOT / 'configs').glob('[!_]*/*.py')
-                 if path.parent.name != 'quickstart')
+                 if path.parent.name not in ('quickstart', 'studies'))
 INDEX = yaml.safe_load((ROOT / 'model-index.yml').read_text())
 FILES = {path: yaml.safe_load((ROOT / path).read_text()) for path in INDEX['Import']}
 MODELS = {model['Name']: (path, model) for path, file in FILES.items() for model in file['Models']}

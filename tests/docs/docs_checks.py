@@ -102,6 +102,9 @@ def check_tool(tool: str, words: list[str], page: Page) -> None:
 
 
 def check_module(module: str, words: list[str], page: Page) -> None:
+    if module == 'lape_mm' and words:  # the tools by name
+        check_tool(words[0], words[1:], page)
+        return
     spec = find_spec(module)
     assert spec, f'there is no module {module}'
     path = Path(spec.origin)

@@ -21,7 +21,9 @@ SHOWN = {'': 'what a command prints, or a layout of files', 'bibtex': 'a citatio
 NOT_OURS = {
     'pip install': 'changes the environment; extras are checked against pyproject.toml',
     'pytest': 'is what runs this', 'ruff': '.ci/run does', 'sphinx-build': '.ci/run does',
-    'git clone': 'needs the network', 'python': 'the interpreter, named in passing',
+    'git clone': 'needs the network',
+    'mim train': 'MIM finds configs and tools in .mim, where tests/test_shipped.py looks for them',
+    'python': 'the interpreter, named in passing',
     'bash tools/dist_train.sh': 'starts as many processes as GPUs; its options are checked',
 }
 
