@@ -102,10 +102,17 @@ def pictures_in(folder: Path) -> dict[str, Path]:
 
 
 def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
-    """The input of a picture: its name, maybe with a number that the toolbox has put behind it."""
+    """The input of a picture: its name, apart from what the toolbox has put around it.
+
+    mmdet keeps the name, mmpretrain puts a number behind it, and mmseg a number behind and
+    ``test_`` before the file's whole name: ``test_IMAGE.jpg_7.png``.
+    """
     stems = {Path(file).stem: path for file, path in inputs.items()}
     stem = Path(name).stem
-    return stems.get(stem) or stems.get(stem.rpartition('_')[0])
+    shorter = stem.rpartition('_')[0]
+    whole = shorter.removeprefix('test_').removeprefix('val_')
+    return next((stems[one] for one in (stem, shorter, whole, Path(whole).stem) if one in stems),
+                None)
 
 
 def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict:

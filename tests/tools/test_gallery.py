@@ -74,3 +74,17 @@ def test_mistakes(tool, folders, capsys, argv, said):
     assert tool.main(argv if '--out' in argv else [*argv, '--out', str(folders / 'p.html')]) == 2
     error = capsys.readouterr().err
     assert error.startswith('error: ') and said in error and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('drawn, file', [
+    ('000000000002.jpg', '000000000002.jpg'), ('frog_1.png', 'frog.png'),
+    ('img_1.png', 'img_1.jpg'), ('img_1_1.png', 'img_1.jpg'),
+    ('test_ADE_val_00000052.jpg_52.png', 'ADE_val_00000052.jpg'),
+    ('val_a.b.jpg_3.png', 'a.b.jpg'), ('test_1.png', 'test_1.png')])
+def test_the_input_of_a_picture_is_found_under_each_toolboxes_name(drawn, file):
+    from pathlib import Path
+
+    from lape_mm.runs.gallery import input_of
+    inputs = {name: Path(name) for name in (file, 'another.jpg', '52.jpg')}
+    assert input_of(drawn, inputs) == Path(file)
+    assert input_of('test_nothing.jpg_1.png', inputs) is None
