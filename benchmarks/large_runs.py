@@ -2,7 +2,8 @@
 """What the full-scale runs would cost: arithmetic of a training image, and hours on 1 and 8 GPUs.
 
     python benchmarks/large_runs.py                       # prints; minutes on a CPU
-    python benchmarks/large_runs.py --write               # and the record of docs/evidence.md
+    python benchmarks/large_runs.py --write               # and the record of docs/evidence.md,
+                                                          # which tables.py --write shows
     python benchmarks/large_runs.py --tflops 60 --configs deit-tiny
 
 The arithmetic is counted by torch over one training step of each config's own model, at its own
@@ -147,8 +148,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--configs', nargs='+', default=[''], help='parts of their names')
     parser.add_argument('--tflops', type=float, default=TFLOPS, help='assumed to be sustained')
-    parser.add_argument('--write', action='store_true', help='large_runs.json and the docs')
+    parser.add_argument('--write', action='store_true', help='large_runs.json')
     args = parser.parse_args()
+    if args.write and args.configs != ['']:
+        parser.error('--write is for all configs')
     record = dict(tflops=args.tflops, torch=torch.__version__.split('+')[0], rows=measure(args))
     print(table(record))
     if args.write:

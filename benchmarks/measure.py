@@ -77,7 +77,8 @@ def describe(args: argparse.Namespace) -> dict:
     return dict(
         **{**described(), **versions()}, device=torch.cuda.get_device_name() if device() == 'cuda'
         else 'cpu', rounds=args.rounds,
-        arguments={key: value for key, value in vars(args).items() if key != 'out'})
+        arguments={key: value for key, value in vars(args).items()
+                   if not isinstance(value, Path)})
 
 
 def seconds(work: Callable[[], object], *, repeats: int | None = None) -> float:

@@ -197,6 +197,12 @@ class Runs:
         record = results.read_record(path)
         return record['finished'] and record['fingerprint'] == self.expected(study, cell, seed)
 
+    @staticmethod
+    def _is_of_now(folder: Path, expected: str) -> bool:
+        """Whether a work folder's record, if there is one, is of the config as it is."""
+        path = folder / RECORD
+        return not path.exists() or results.read_record(path)['fingerprint'] == expected
+
     def train(self, study: str, cell: str, seed: int) -> dict:
         """Runs it to its end, from where it was; its record.
 
@@ -205,9 +211,13 @@ class Runs:
             OutOfTime: it has been stopped, and goes on in another call.
         """
         folder, wanted = self.folder(study, cell, seed), STUDIES[study]
-        if (start := wanted.cells[cell].start) and not (
-                self.folder(*start, seed) / 'last.pth').exists():
-            self.train(*start, seed)
+        if start := wanted.cells[cell].start:
+            begun = self.folder(*start, seed)
+            if not (begun / 'last.pth').exists() or not self._is_of_now(
+                    begun, self.expected(*start, seed)):
+                self.train(*start, seed)
+        if not self._is_of_now(folder, self.expected(study, cell, seed)):
+            shutil.rmtree(folder, ignore_errors=True)  # of another config: not gone on with
         folder.mkdir(parents=True, exist_ok=True)
         joining = wanted.cells[cell].joining
         options = [f'{key}={value}' for key, value in self.options(study, cell, seed).items()]

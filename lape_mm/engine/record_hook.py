@@ -8,6 +8,7 @@ import time
 from datetime import date
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
@@ -18,6 +19,7 @@ from lape_mm.machine import commit, machine, versions
 from lape_mm.registry import HOOKS
 
 RECORD = 'record.json'
+LOSSES = 'losses_since_validation'
 # what changes a run's place, its seed, its messages or its files, but not what is run
 APART = ('work_dir', 'overrides', 'randomness', 'resume', 'launcher', 'default_hooks', 'log_level',
          'log_processor', 'vis_backends', 'visualizer')
@@ -31,10 +33,19 @@ def fingerprint(cfg: Config) -> str:
     settings = {key: value for key, value in cfg.to_dict().items()
                 if key not in APART and value is not None
                 and not (key == 'load_from' and cfg.get('resume'))}
-    text = json.dumps(settings, sort_keys=True, default=str)
-    if root := cfg.get('data_root'):
-        text = text.replace(json.dumps(root)[1:-1], 'data_root')
+    text = json.dumps(_without_root(settings, cfg.get('data_root')), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _without_root(node: Any, root: str | None) -> Any:
+    """The same with ``data_root`` for what paths begin with."""
+    if isinstance(node, dict):
+        return {key: _without_root(value, root) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_without_root(value, root) for value in node]
+    if root and isinstance(node, str) and (node == root or node.startswith(f'{root}/')):
+        return 'data_root' + node[len(root):]
+    return node
 
 
 def from_here(path: str | None) -> str | None:
@@ -55,6 +66,8 @@ class RunRecordHook(Hook):
         fingerprint             of the config without its seed, see `fingerprint`
         seed
         commit, versions        of this package's repository and of what it runs on
+        resumed_with            where a resumed run's fingerprint or commit are others than those
+                                above, which are the first ones: these, in order
         machine                 CPU, cores, threads, GPU, processes, Python
         started                 the day
         seconds, cpu_seconds    by the clock, and of this process's threads: the sum of what a
@@ -62,7 +75,7 @@ class RunRecordHook(Hook):
         resumed                 how many times
         finished                whether the run has come to its end
         metrics                 a dict a validation: epoch or iter, the mean training loss since
-                                the one before, and the metrics
+                                the one before (of the first process), and the metrics
 
     A resumed run goes on with the record of its work folder. ``tools/results.py`` makes tables of
     such records.
@@ -73,7 +86,6 @@ class RunRecordHook(Hook):
     def before_train(self, runner) -> None:
         """Starts the record, or goes on with the one that is there."""
         self.path = Path(runner.work_dir, RECORD)
-        self.losses = 0., 0
         before = self._before(runner)
         # as if it had begun so much earlier
         self.start = time.monotonic() - before.get('seconds', 0)
@@ -82,9 +94,14 @@ class RunRecordHook(Hook):
             config=from_here(runner.cfg.filename), overrides=runner.cfg.get('overrides', {}),
             fingerprint=fingerprint(runner.cfg), seed=runner.seed, commit=commit(),
             versions=versions(), machine=dict(machine(), processes=get_world_size()),
-            started=before.get('started', str(date.today())), seconds=0., cpu_seconds=0.,
-            resumed=before.get('resumed', -1) + 1, finished=False,
-            metrics=before.get('metrics', []))
+            started=str(date.today()), seconds=0., cpu_seconds=0., resumed=0, finished=False,
+            metrics=[])
+        if before:  # a resumed run is the one that was started
+            now = {key: self.record[key] for key in ('fingerprint', 'commit')}
+            changed = any(before.get(key, value) != value for key, value in now.items())
+            self.record.update(before, finished=False, resumed=before.get('resumed', 0) + 1)
+            if changed:
+                self.record['resumed_with'] = [*before.get('resumed_with', []), now]
         self._write()
 
     def _before(self, runner) -> dict:
@@ -96,7 +113,7 @@ class RunRecordHook(Hook):
             unit, now = self._now(runner)
             return dict(found, metrics=[one for one in found['metrics'] if one[unit] <= now])
         except (OSError, ValueError, KeyError, TypeError):  # of a run without this hook, or cut
-            return dict(resumed=0)
+            return dict(resumed=0, metrics=[])
 
     def _now(self, runner) -> tuple[str, int]:
         endless = isinstance(runner.train_loop, IterBasedTrainLoop)
@@ -105,19 +122,24 @@ class RunRecordHook(Hook):
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         """Adds the loss up where it lies: nothing waits for the device."""
         if outputs and 'loss' in outputs:
-            total, count = self.losses
-            self.losses = total + outputs['loss'].detach(), count + 1
+            total, count = self._losses(runner)
+            runner.message_hub.update_info(LOSSES, (total + outputs['loss'].detach(), count + 1))
+
+    @staticmethod
+    def _losses(runner) -> tuple[Any, int]:
+        """Their sum and number since the last validation: checkpoints carry them along."""
+        return runner.message_hub.runtime_info.get(LOSSES, (0., 0))
 
     def after_val_epoch(self, runner, metrics: dict | None = None) -> None:
         """Adds a line."""
         if not hasattr(self, 'record'):  # tools/test.py
             return
         unit, now = self._now(runner)
-        total, count = self.losses
+        total, count = self._losses(runner)
         line = {unit: now, **({'loss': float(total) / count} if count else {}),
                 **{name: float(value) for name, value in (metrics or {}).items()
                    if isinstance(value, Real)}}
-        self.losses = 0., 0
+        runner.message_hub.update_info(LOSSES, (0., 0))
         # a validation that is done again, where the run was killed before its checkpoint
         earlier = [one for one in self.record['metrics'] if one[unit] < now]
         self.record['metrics'] = [*earlier, line]

@@ -25,7 +25,7 @@ def read_records(folders: Iterable[str | Path]) -> list[dict]:
         if folder.is_file():
             paths = [folder]
         else:
-            paths = sorted(folder.rglob(RECORD)) or sorted(folder.rglob('*.json'))
+            paths = sorted(folder.rglob(RECORD)) or sorted(folder.glob('*.json'))
         if not paths:
             raise RunError(f'{folder}: there is no record of a run; training writes {RECORD} '
                            'into its work folder')
@@ -43,7 +43,8 @@ def read_record(path: Path) -> dict:
         record = json.loads(path.read_text())
         wanted: dict[str, tuple[type, ...]] = {
             'config': (str, type(None)), 'overrides': (dict,), 'seed': (int,), 'metrics': (list,),
-            'finished': (bool,), 'fingerprint': (str,)}
+            'finished': (bool,), 'fingerprint': (str,), 'machine': (dict,), 'versions': (dict,),
+            'commit': (str, type(None)), 'started': (str,), 'cpu_seconds': (int, float)}
         lacking = [name for name, kind in wanted.items()
                    if not isinstance(record.get(name), kind)]
         if lacking:
@@ -198,7 +199,9 @@ def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, wh
     metric = metric or first_metric(records)
     open_ones = [record['path'] for record in records if not record['finished']]
     rows = compare(label_runs(records), records, metric, baseline=baseline, which=which)
-    parts = [table(rows, metric, baseline=baseline), f'Measured: {origin(records)}.']
+    small = all(abs(value) <= 1 for row in rows for value in row.by_seed.values())
+    parts = [table(rows, metric, baseline=baseline, digits=4 if small else 2),
+             f'Measured: {origin(records)}.']
     if len(rows) and any(len(row.by_seed) > 1 for row in rows):
         parts.append('Mean ± standard deviation over seeds' + (
             '; differences: mean ± standard error.' if baseline else '.'))

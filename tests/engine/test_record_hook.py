@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip('mmengine')
 from mmengine.config import Config  # noqa: E402
+from mmengine.logging import MessageHub  # noqa: E402
 from mmengine.registry import HOOKS  # noqa: E402
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop  # noqa: E402
 
@@ -37,7 +38,7 @@ def test_a_fingerprint_knows_the_config_but_not_its_place():
 
 def runner(folder, loop=EpochBasedTrainLoop, iteration=0, epoch=0):
     return SimpleNamespace(work_dir=str(folder), cfg=config(), seed=3, iter=iteration, epoch=epoch,
-                           train_loop=loop.__new__(loop))
+                           train_loop=loop.__new__(loop), message_hub=MessageHub('record'))
 
 
 def run(folder, losses, *, loop=EpochBasedTrainLoop, epoch=0, finish=True):
@@ -74,6 +75,31 @@ def test_a_resumed_run_goes_on_with_its_record(tmp_path):
                                 {'epoch': 2, 'loss': 6., 'top1': 20.}]
     assert found['resumed'] == 1 and found['finished']
     assert found['seconds'] >= first['seconds']
+
+
+def test_a_resumed_run_keeps_what_it_was_started_as(tmp_path, monkeypatch):
+    first = run(tmp_path, [[1.]], finish=False)
+    assert 'resumed_with' not in run(tmp_path, [[5.]], epoch=1)
+    changed = config()
+    changed.model.sizes = [9]
+    monkeypatch.setitem(globals(), 'config', lambda: changed)
+    found = run(tmp_path, [[5.]], epoch=1)
+    assert found['fingerprint'] == first['fingerprint'] != fingerprint(changed)
+    assert [one['fingerprint'] for one in found['resumed_with']] == [fingerprint(changed)]
+
+
+def test_the_loss_goes_on_where_a_checkpoint_was_written(tmp_path):
+    hook, state = HOOKS.build(dict(type='lape_mm.RunRecordHook')), runner(tmp_path)
+    hook.before_train(state)
+    hook.after_train_iter(state, 0, outputs=dict(loss=torch.tensor(1.)))
+    # another process, with the message hub of the checkpoint
+    resumed = HOOKS.build(dict(type='lape_mm.RunRecordHook'))
+    state.iter = 1
+    resumed.before_train(state)
+    resumed.after_train_iter(state, 0, outputs=dict(loss=torch.tensor(4.)))
+    state.epoch = 1
+    resumed.after_val_epoch(state, {})
+    assert json.loads((tmp_path / RECORD).read_text())['metrics'] == [{'epoch': 1, 'loss': 2.5}]
 
 
 def test_a_new_run_in_the_same_folder_starts_anew(tmp_path):
