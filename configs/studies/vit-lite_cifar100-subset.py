@@ -22,8 +22,9 @@ train_pipeline = [
 train_dataloader = dict(
     batch_size=100,
     num_workers=0,
+    persistent_workers=False,
     dataset=dict(indices=5000, pipeline=train_pipeline))
-val_dataloader = dict(num_workers=0, dataset=dict(indices=2000))
+val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(indices=2000))
 test_dataloader = val_dataloader
 
 max_epochs = 10
