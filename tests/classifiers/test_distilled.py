@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 pytest.importorskip('mmpretrain')
+from mmengine.registry import init_default_scope  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
 from lape_mm.registry import MODELS  # noqa: E402
@@ -22,6 +23,7 @@ class Teacher(torch.nn.Module):
 
 
 def build(joining='default', **options):
+    init_default_scope('mmpretrain')  # whatever ran before
     return MODELS.build(dict(
         type='lape_mm.DistilledClassifier', **options,
         backbone=dict(type='lape_mm.DeiT', distilled=True, joining=joining, img_size=32,
