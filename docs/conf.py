@@ -1,4 +1,4 @@
-"""The site: `uv run --isolated --only-group docs sphinx-build -W docs site`.
+"""The site: `uv run --isolated --only-group docs sphinx-build -W docs build/site`.
 
 The API reference is read from the sources (sphinx-autoapi) and imports nothing, so that neither
 torch nor mmcv is needed. The pages ask for no other site: no fonts, no scripts, no pictures.
