@@ -47,11 +47,13 @@ class Cell:
         joining: a name, or settings.
         options: --cfg-options.
         start: the study and cell whose run of the same seed its backbone starts from.
+        same: the study and cell whose runs are this one's, too.
     """
 
     joining: str | Mapping
     options: Mapping = field(default_factory=dict)
     start: tuple[str, str] | None = None
+    same: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ STUDIES = {
     # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
     'ablations': Study(
         'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
-            'mpvg': Cell('mpvg'),
+            'mpvg': Cell('mpvg', same=('imagenet_mini', 'mpvg')),
             'table 5, pos_5': Cell(dict(first_layer=1, last=5)),
             'table 5, pos_4': Cell(dict(first_layer=1, last=4)),
             'table 5, pos_2': Cell(dict(first_layer=1, last=2)),
@@ -122,6 +124,7 @@ STUDIES = {
     'kinds': Study(
         'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
             f'{joining}, {kind}': Cell(joining, {'model.backbone.position': kind})
+            if kind != 'learnable' else Cell(joining, same=('imagenet_mini', joining))
             for kind in KINDS for joining in ('default', 'lape')},
         baseline='default, learnable'),
     'cifar100_table2': Study(
@@ -249,17 +252,22 @@ class Runs:
         shutil.copy(self.folder(study, cell, seed) / RECORD, path)
 
 
-def all_runs(study: str) -> Iterator[tuple[str, str, int]]:
-    """Its runs, seed by seed, so that a study that is cut short compares equal seeds."""
+def run_of(study: str, cell: str, seed: int) -> tuple[str, str, int]:
+    """Study, cell and seed of the run that a cell shows: its own, or another study's."""
+    return *(STUDIES[study].cells[cell].same or (study, cell)), seed
+
+
+def all_runs(study: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
+    """Its cells and their runs, seed by seed: a study that is cut short compares equal seeds."""
     for seed in STUDIES[study].seeds:
         for cell in STUDIES[study].cells:
-            yield study, cell, seed
+            yield cell, run_of(study, cell, seed)
 
 
 def run(study: str, args: argparse.Namespace) -> None:
     """Runs what is not recorded yet."""
     runs = Runs(args.work_dir, minutes=args.minutes)
-    wanted = [one for one in all_runs(study) if not runs.recorded(*one)]
+    wanted = [one for _, one in all_runs(study) if not runs.recorded(*one)]
     with Progress(*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(),
                   TimeRemainingColumn()) as progress, ThreadPoolExecutor(args.jobs) as pool:
         task = progress.add_task(study, total=len(wanted))
@@ -278,10 +286,11 @@ def check(study: str, cell: str, seed: int) -> None:
     Raises:
         RunError: a figure of it differs, in any bit, or it is not recorded.
     """
-    path = ledger_path(study, cell, seed)
+    found = run_of(study, cell, seed)
+    path = ledger_path(*found)
     before = results.read_record(path)
     with tempfile.TemporaryDirectory() as folder:
-        after = Runs(Path(folder)).train(study, cell, seed)
+        after = Runs(Path(folder)).train(*found)
     if before['metrics'] != after['metrics']:
         raise RunError(f'{path.name}: recorded {before["metrics"][-1]}, now {after["metrics"][-1]}')
     print(f'{study}, {cell}, seed {seed}: the same figures, bit for bit: {after["metrics"][-1]}')
@@ -289,8 +298,8 @@ def check(study: str, cell: str, seed: int) -> None:
 
 def records(study: str) -> tuple[list[str], list[dict]]:
     """Cells and records of what the ledger has of a study."""
-    found = [(cell, results.read_record(path)) for _, cell, seed in all_runs(study)
-             if (path := ledger_path(study, cell, seed)).exists()]
+    found = [(cell, results.read_record(path)) for cell, one in all_runs(study)
+             if (path := ledger_path(*one)).exists()]
     return [cell for cell, _ in found], [record for _, record in found]
 
 

@@ -1,5 +1,5 @@
 # A small DeiT from scratch on imagenet_mini, ten classes of ImageNet with 60 images each: one CPU
-# thread and about three minutes a run. What it is for: benchmarks/studies.py, docs/evidence.md.
+# thread and about two minutes a run. What it is for: benchmarks/studies.py, docs/evidence.md.
 _base_ = ['../_base_/schedules/adamw_1024_300e.py', '../_base_/runtime_cls.py']
 
 data_root = '{{$LAPE_MM_IMAGENET:data/imagenet}}'
@@ -59,7 +59,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, ))
 test_evaluator = val_evaluator
 
-max_epochs = 60
+max_epochs = 40
 train_cfg = dict(
     _delete_=True, type='lape_mm.DeviceTrainLoop', max_epochs=max_epochs, val_interval=10)
 optim_wrapper = dict(optimizer=dict(lr=1e-3))

@@ -124,6 +124,12 @@ def test_cells_are_what_they_say():
         assert (ROOT / f'configs/{study.config}.py').exists()
         for cell in study.cells.values():
             build_joining(cell.joining, depth=6)
+            if cell.same:
+                other = studies.STUDIES[cell.same[0]]
+                assert (other.config, other.metric) == (study.config, study.metric)
+                assert set(study.seeds) <= set(other.seeds)
+                assert (cell.joining, cell.options) == (
+                    other.cells[cell.same[1]].joining, other.cells[cell.same[1]].options)
             if cell.start:
                 assert cell.joining == studies.STUDIES[cell.start[0]].cells[cell.start[1]].joining
         assert len(study.seeds) >= 3
