@@ -7,6 +7,7 @@ is place p * W + r of the batch of all processes.
 """
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -170,11 +172,30 @@ class GuardedDataset(Dataset):
         return f'{name}: {line or type(error).__name__}'
 
 
-class PartialLoader(DataLoader):
-    """A DataLoader that leaves out the None of a `GuardedDataset`."""
+class GuardedLoader(DataLoader):
+    """A DataLoader that leaves out the None of a `GuardedDataset`, and whose workers always end."""
 
     def __iter__(self) -> Any:
-        return (batch for batch in super().__iter__() if batch is not None)
+        batches = super().__iter__()
+        if self.num_workers:
+            WITH_WORKERS.add(batches)
+            # the last to be registered is the first to run
+            atexit.unregister(end_workers)
+            atexit.register(end_workers)
+        return (batch for batch in batches if batch is not None)
+
+
+WITH_WORKERS: WeakSet = WeakSet()  # what loaders with workers iterate by
+
+
+def end_workers() -> None:
+    """Ends what workers are left when the process ends.
+
+    torch does so where nothing refers to their loader any more. Otherwise multiprocessing sends
+    them SIGTERM, which they ignore (`start_worker`), and waits for them for ever.
+    """
+    for batches in list(WITH_WORKERS):
+        batches.__del__()
 
 
 def collate_rest(collate: Callable, samples: Sequence):
@@ -213,7 +234,5 @@ def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
         'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
         'persistent_workers')}
     settings['worker_init_fn'] = partial(start_worker, loader.worker_init_fn)
-    if part == 'train':
-        return DataLoader(dataset, batch_sampler=batches, collate_fn=loader.collate_fn, **settings)
-    return PartialLoader(dataset, batch_sampler=batches,
+    return GuardedLoader(dataset, batch_sampler=batches,
                          collate_fn=partial(collate_rest, loader.collate_fn), **settings)
