@@ -22,15 +22,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
                         help='further models, side by side: another joining of the config, or '
                         'CONFIG.py=CHECKPOINT')
     parser.add_argument('--num-images', type=int, default=16, help='at most (default: 16)')
-    parser.add_argument('--img-size', nargs='+', type=int, metavar='PIXELS',
-                        help='side, or height and width, that images are resized to (default: the '
-                        'size that the position embedding is made for)')
+    arguments.add_size(parser, 'that images are resized to (default: the size that the position '
+                       'embedding is made for)', required=False)
     arguments.add_model(parser)
     arguments.add_trust(parser)
-    args = parser.parse_args(argv)
-    if len(args.img_size or ()) > 2:
-        parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

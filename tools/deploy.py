@@ -16,15 +16,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('out', help='folder for model.py and model.pth')
-    parser.add_argument('--img-size', nargs='+', type=int, required=True, metavar='PIXELS',
-                        help='side, or height and width, of the images as they enter the backbone')
+    arguments.add_size(parser, 'of the images as they enter the backbone')
     parser.add_argument('--force', action='store_true', help='overwrite what OUT holds')
     arguments.add_model(parser)
     arguments.add_trust(parser)
-    args = parser.parse_args(argv)
-    if len(args.img_size) > 2:
-        parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

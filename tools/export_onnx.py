@@ -15,17 +15,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('out', metavar='OUT.onnx', help='file to write')
-    parser.add_argument('--img-size', nargs='+', type=int, required=True, metavar='PIXELS',
-                        help='side, or height and width, of all images that the file will see')
+    arguments.add_size(parser, 'of all images that the file will see')
     parser.add_argument('--images', metavar='FOLDER',
                         help='images for the comparison (default: those that the config tests on)')
     parser.add_argument('--opset', type=int, default=18, help='of the file, 18 (default) to 23')
     arguments.add_model(parser)
     arguments.add_trust(parser)
-    args = parser.parse_args(argv)
-    if len(args.img_size) > 2:
-        parser.error(f'--img-size: expected a side, or height and width, got {args.img_size}')
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

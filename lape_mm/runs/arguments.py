@@ -60,6 +60,21 @@ def add_model(parser: argparse.ArgumentParser) -> None:
                         'written as in Python')
 
 
+class SizeAction(argparse.Action):
+    """A side in pixels, or height and width."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if len(values) > 2:
+            parser.error(f'{option_string}: expected a side, or height and width, got {values}')
+        setattr(namespace, self.dest, values)
+
+
+def add_size(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
+    """Adds --img-size, of the images that ``what`` names."""
+    parser.add_argument('--img-size', nargs='+', type=int, action=SizeAction, metavar='PIXELS',
+                        required=required, help=f'side, or height and width, {what}')
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Adds what takes the checks from all checkpoints that a tool reads."""
     parser.add_argument('--trust-checkpoint', action='store_true',
