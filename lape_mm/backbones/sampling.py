@@ -29,7 +29,7 @@ def once_a_size(function: Callable[[Shapes, torch.device], Tensor]) \
 @once_a_size
 def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
     """(levels, 3), int64: width, height and first cell of each map, once a size and device."""
-    starts = accumulate((height * width for height, width in shapes[:-1]), initial=0)
+    starts = accumulate([0, *(height * width for height, width in shapes[:-1])])
     return torch.tensor([(width, height, start) for (height, width), start in zip(shapes, starts)],
                         device=device)
 

@@ -14,7 +14,7 @@ from lape_mm.requirements import TOOLBOXES, install_hint, missing, numbers, unte
 from .report import ONEDL, Doctor, first_line, version_of
 
 PYTHONS = ((3, 10), (3, 13))  # as in pyproject.toml
-OLDEST = {'torch': '2.7', 'timm': '1.0.8'}
+OLDEST = {'torch': '2.7', 'timm': '1.0.16'}
 # distributions that provide the same module
 TWINS = (('onedl-mmengine', 'mmengine'), ('onedl-mmcv', 'mmcv'), ('onedl-mmcv', 'mmcv-lite'),
          ('onedl-mmdetection', 'mmdet'), ('onedl-mmsegmentation', 'mmsegmentation'),

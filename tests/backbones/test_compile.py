@@ -92,7 +92,8 @@ def test_the_folded_backbone_exports_with_a_dynamic_batch(name, joining):
     torch.manual_seed(0)
     model = fold(build(name, joining).eval(), size_of(name))
     program = torch.export.export(model, (torch.randn(2, 3, *size_of(name)),),
-                                  dynamic_shapes=({0: torch.export.Dim('batch')},)).module()
+                                  dynamic_shapes=({0: torch.export.Dim('batch', max=1024)},),
+                                  strict=False).module()
     for batch in (1, 3):
         image = torch.randn(batch, 3, *size_of(name))
         assert gap(program(image), model(image)) <= 1e-5
