@@ -1,7 +1,7 @@
 """What a run takes from a checkpoint: all of it, or one line that says why not."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -16,19 +16,49 @@ from .errors import RunError
 from .takeover import check_taken_over, settings
 
 
-def check_fits(model: nn.Module, checkpoint: str) -> None:
-    """Raises RunError unless a checkpoint holds exactly the model's weights.
+def check_fits(model: nn.Module, checkpoint: str) -> dict:
+    """A checkpoint's content, which holds exactly the model's weights.
 
     mmengine loads what fits and warns about the rest, so that another joining or another head
     would be evaluated half untrained.
+
+    Raises:
+        RunError: it holds others, or cannot be read.
     """
     try:
-        text = misfits(model, unwrap(read_checkpoint(checkpoint)))
+        content = read_checkpoint(checkpoint)
+        text = misfits(model, unwrap(content))
     except CheckpointError as error:
         text = str(error)
         raise RunError(text if text.startswith(checkpoint) else f'{checkpoint}: {text}') from error
     if text:
         raise RunError(f'{checkpoint} {text}')
+    return content
+
+
+def check_classes(content: Mapping, tested: Sequence[str]) -> None:
+    """Refuses a checkpoint that has learnt some class under another label.
+
+    Its weights fit all the same, so that right predictions would bear wrong names and count as
+    wrong. Names that only one of the two knows are taken for another spelling.
+
+    Args:
+        content: of the checkpoint.
+        tested: the classes of the data.
+
+    Raises:
+        RunError: the classes of both differ in their order.
+    """
+    meta: Any = content
+    for key in ('meta', 'dataset_meta', 'classes'):
+        meta = meta.get(key) if isinstance(meta, Mapping) else None
+    learnt = meta if isinstance(meta, (list, tuple)) else ()
+    for label, name in enumerate(tested):
+        if name in learnt and learnt.index(name) != label:
+            raise RunError(f'the checkpoint was trained with class {name!r} as label '
+                           f'{learnt.index(name)}, which the config tests as label {label}: '
+                           f'expected the classes in the order {", ".join(learnt[:8])}'
+                           f'{", .." if len(learnt) > 8 else ""}, in the config and in its files')
 
 
 def misfits(model: Any, found: Mapping[str, Tensor], *, partly: bool = False) -> str:

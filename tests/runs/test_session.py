@@ -6,7 +6,7 @@ pytest.importorskip('mmengine')
 import torch  # noqa: E402
 
 from lape_mm.runs.errors import RunError  # noqa: E402
-from lape_mm.runs.session import check_fits  # noqa: E402
+from lape_mm.runs.loading import check_classes, check_fits  # noqa: E402
 
 
 @pytest.fixture
@@ -34,3 +34,16 @@ def test_others_are_refused(saved, changes, said):
     with pytest.raises(RunError) as error:
         check_fits(torch.nn.Linear(3, 2), path)
     assert path in str(error.value) and said in str(error.value) and '--joining' in str(error.value)
+
+
+def test_a_class_that_was_learnt_under_another_label():
+    content = dict(meta=dict(dataset_meta=dict(classes=('disc', 'square', 'star'))))
+    check_classes(content, ('disc', 'square', 'star'))
+    check_classes(content, ('disk', 'square', 'Star'))  # spelt otherwise
+    check_classes({}, ('square', 'disc'))  # a file of weights alone
+    check_classes(dict(meta=dict(dataset_meta=dict(classes=7))), ('square', 'disc'))
+    with pytest.raises(RunError, match="class 'square' as label 1, which the config tests as "
+                       "label 0: expected the classes in the order disc, square, star, in the"):
+        check_classes(content, ('square', 'disc', 'star'))
+    with pytest.raises(RunError, match="class 'star' as label 2"):
+        check_classes(content, ('disc', 'star'))

@@ -29,7 +29,7 @@ class Found:
     """The classes of a dataset, in the order of their labels.
 
     Attributes:
-        kind: 'class folder' or 'annotated class'.
+        kind: 'class folders' or 'annotated classes'.
         names: label -> name.
     """
 
@@ -59,6 +59,12 @@ def check(report, source, cls: type | None) -> Found | None:
         cls: its class.
     """
     if cls is None:
+        return None
+    named = named_classes(source)
+    if isinstance(named, str) and not os.path.isfile(named):
+        report.add(source.where, f'metainfo.classes is the text {named!r}, expected a list of '
+                   'names, or a file of them', f'for one class write classes=({named!r},), with '
+                   'the comma')
         return None
     family = {base.__name__ for base in cls.__mro__}
     if 'CocoDataset' in family:
@@ -92,11 +98,16 @@ def check_heads(report, source, count: int, what: str) -> None:
                                                     for path in wrong))
 
 
+def named_classes(source) -> Any:
+    """The classes that a dataset's settings name: a list, the path of a file, or None."""
+    return (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
+
+
 def class_names(source, cls: type) -> list[str] | None:
     """The classes that the config expects: of its metainfo, else of the dataset's class."""
-    names = (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
+    names = named_classes(source)
     if isinstance(names, str):
-        names = list_from_file(names) if os.path.isfile(names) else [names]
+        names = list_from_file(names)
     if names is None:
         names = getattr(cls, 'METAINFO', {}).get('classes')
     return None if names is None else list(names)
@@ -129,18 +140,18 @@ def check_coco(report, source, cls: type) -> Found | None:
         report.add(source.where, f'{source.ann_file} lists {image}, which is not in {folder}',
                    report.path_remedy(folder, 'data_prefix.img'))
     if os.path.getsize(source.ann_file) <= READ_WHOLE:
-        check_objects(report, source)
+        check_objects(report, source, names)
     used = [name for name in listed if name in names]
     if used != names:
         report.add(source.where, f'{source.ann_file} has its categories in another order than the '
                    'config its classes, and mmdet numbers them as the file does, so that names '
-                   'would be mixed up',
-                   'pass --cfg-options {where}.metainfo.classes=' + _brackets(used))
-    return Found('annotated class', used)
+                   'would be mixed up', f'the file has {_brackets(used)}: write the config\'s '
+                   'classes in this order, unless it is the file that differs from the others')
+    return Found('annotated classes', used)
 
 
-def check_objects(report, source) -> None:
-    """Annotations of no image or category, and whether there are any."""
+def check_objects(report, source, names: list[str]) -> None:
+    """Annotations of no image or category, whether there are any, and which are left out."""
     with open(source.ann_file, encoding='utf-8') as file:
         content = json.load(file)
     objects = content.get('annotations') or []
@@ -154,6 +165,19 @@ def check_objects(report, source) -> None:
             report.add(source.where, f'{source.ann_file}: {len(wrong)} of {len(objects)} objects '
                        f'have a {key} that {listed} do not list, first {key} {wrong[0].get(key)} '
                        f'of object {wrong[0].get("id")}')
+    if report.found:
+        return
+    kinds = {entry['id']: entry['name'] for entry in content['categories']}
+    if left := [kinds[entry['category_id']] for entry in objects
+                if kinds[entry['category_id']] not in names]:
+        report.warn(source.where, f'{len(left)} of {len(objects)} objects are left out, of '
+                    f'classes that the config does not name: {_some(sorted(set(left)))}')
+    filtered = (source.cfg.get('filter_cfg') or {}).get('filter_empty_gt')
+    if filtered and not source.cfg.get('test_mode'):
+        seen = {entry['image_id'] for entry in objects if kinds[entry['category_id']] in names}
+        if empty := sum(image['id'] not in seen for image in content['images']):
+            report.warn(source.where, f'{empty} of {len(content["images"])} images have no object '
+                        'and are left out (filter_cfg.filter_empty_gt)')
 
 
 def read_coco(path: str) -> tuple[list[dict], str | None]:
@@ -277,7 +301,7 @@ def check_class_folders(report, source, cls: type) -> Found | None:
                    '--cfg-options {where}.metainfo.classes=[..]')
         return None
     check_heads(report, source, len(found), f'{len(found)} class folders')
-    return Found('class folder', found)
+    return Found('class folders', found)
 
 
 def check_batches(report, source, cls: Any) -> None:

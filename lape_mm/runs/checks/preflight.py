@@ -102,11 +102,12 @@ def check_data(report: Report, mode: str) -> None:
             continue
         for source in sources(loader.get('dataset'), f'{part}_dataloader.dataset'):
             if found := check_source(report, source, missing_roots):
-                names = classes.setdefault(f'{found.kind}s', found.names)
+                names = classes.setdefault(found.kind, found.names)
                 if names != found.names:
-                    report.add(source.where, f'its {found.kind}s are not those of the other data '
+                    report.add(source.where, f'its {found.kind} are not those of the other data '
                                f'({_differ(names, found.names)}), so that equal labels mean '
-                               'different classes')
+                               'different classes', 'all files need the same ones, listed in the '
+                               'same order')
         if part != 'train':
             check_evaluators(report, part, missing_roots)
 

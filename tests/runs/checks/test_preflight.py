@@ -171,7 +171,35 @@ class TestDetection:
 
     def test_order(self, coco):
         write_coco(coco, 'val2017', ['dog', 'cat'])
-        assert any('order' in line for line in problems(detection(coco)))
+        first, second = problems(detection(coco))
+        assert first.startswith('val_dataloader.dataset: ') and 'the file has [dog,cat]' in first
+        assert 'its annotated classes are not those of the other data (in another order)' in second
+        assert second.endswith('all files need the same ones, listed in the same order')
+
+    def test_one_class_without_its_comma(self, coco):
+        cfg = detection(coco, classes=('cat'), heads=1)
+        line, = problems(cfg)
+        assert "metainfo.classes is the text 'cat'" in line and "classes=('cat',)" in line
+
+    def test_what_is_left_out_is_said(self, coco):
+        def warnings(cfg):
+            report = Report(cfg)
+            check_data(report, 'train')
+            assert report.found == {}
+            return report.warnings
+
+        path = coco / 'annotations' / 'instances_train2017.json'
+        content = json.loads(path.read_text())
+        content['images'].append(dict(content['images'][0], id=99))
+        path.write_text(json.dumps(content))
+        cfg = detection(coco)
+        assert warnings(cfg) == []
+        cfg.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True)
+        assert warnings(cfg) == ['train_dataloader.dataset: 1 of 2 images have no object and are '
+                                 'left out (filter_cfg.filter_empty_gt)']
+        train, _ = warnings(detection(coco, classes=('dog',), heads=1))
+        assert train == ("train_dataloader.dataset: 1 of 1 objects are left out, of classes that "
+                         "the config does not name: 'cat'")
 
     def test_not_json(self, coco):
         (coco / 'annotations' / 'instances_train2017.json').write_text('{"images": [')
