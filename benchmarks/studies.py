@@ -10,8 +10,9 @@
 Within a study the config, the data, the seeds and the thread are the same; only what a cell names
 differs. Data: LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and LAPE_MM_COCO. A run that is
 killed goes on where it was; one whose record is in benchmarks/ledger is not run again, unless its
-config has changed since. The studies of the paper's table 2 are for a GPU, on which several runs go
-side by side: images lie on the device, the backbone is compiled, the step is in bfloat16.
+config has changed since. Studies share runs: two at a time want a --work-dir each. The studies of
+the paper's table 2 are for a GPU, on which several runs go side by side: images lie on the device,
+the backbone is compiled, the step is in bfloat16.
 """
 import argparse
 import os
@@ -284,8 +285,11 @@ def check(study: str, cell: str, seed: int) -> None:
     """Runs a recorded run again, from nothing.
 
     Raises:
-        RunError: a figure of it differs, in any bit, or it is not recorded.
+        RunError: a figure of it differs, in any bit, or it is not recorded, or there is none.
     """
+    if cell not in STUDIES[study].cells:
+        raise RunError(f'{study} has no cell {cell!r}, expected one of '
+                       f'{", ".join(map(repr, STUDIES[study].cells))}')
     found = run_of(study, cell, seed)
     path = ledger_path(*found)
     before = results.read_record(path)
@@ -315,12 +319,13 @@ def section(study: str) -> str:
     """A study's heading, table and origin, as docs/evidence.md has them."""
     wanted = STUDIES[study]
     _, found = records(study)
+    folders = dict.fromkeys(f'`benchmarks/ledger/{home}`' for _, (home, *_) in all_runs(study))
     return '\n\n'.join([
         f'### {wanted.title}',
         results.table(rows(study), wanted.metric, baseline=wanted.baseline,
                       digits=wanted.digits),
         f'Measured by `python benchmarks/studies.py {study}`, records in '
-        f'`benchmarks/ledger/{study}`: {results.origin(found)}.'])
+        f'{" and ".join(folders)}: {results.origin(found)}.'])
 
 
 def page() -> str:

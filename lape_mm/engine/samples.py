@@ -13,6 +13,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ class GuardedDataset(Dataset):
 
 
 class GuardedLoader(DataLoader):
-    """A DataLoader that leaves out the None of a `GuardedDataset`, and whose workers always end."""
+    """A DataLoader that leaves out a batch that is None, and whose workers end with the process."""
 
     def __iter__(self) -> Any:
         batches = super().__iter__()
@@ -186,6 +187,7 @@ class GuardedLoader(DataLoader):
 
 
 WITH_WORKERS: WeakSet = WeakSet()  # what loaders with workers iterate by
+os.register_at_fork(after_in_child=WITH_WORKERS.clear)  # they are the parent's
 
 
 def end_workers() -> None:
@@ -195,7 +197,11 @@ def end_workers() -> None:
     them SIGTERM, which they ignore (`start_worker`), and waits for them for ever.
     """
     for batches in list(WITH_WORKERS):
-        batches.__del__()
+        with suppress(Exception):  # the others have to end all the same
+            batches.__del__()
+        for worker in batches._workers:
+            if worker.is_alive():
+                worker.kill()
 
 
 def collate_rest(collate: Callable, samples: Sequence):
@@ -234,5 +240,5 @@ def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
         'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
         'persistent_workers')}
     settings['worker_init_fn'] = partial(start_worker, loader.worker_init_fn)
-    return GuardedLoader(dataset, batch_sampler=batches,
-                         collate_fn=partial(collate_rest, loader.collate_fn), **settings)
+    collate = loader.collate_fn if part == 'train' else partial(collate_rest, loader.collate_fn)
+    return GuardedLoader(dataset, batch_sampler=batches, collate_fn=collate, **settings)

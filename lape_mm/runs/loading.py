@@ -36,11 +36,20 @@ def check_fits(model: nn.Module, checkpoint: str) -> dict:
     return content
 
 
+def check_tested(runner: Runner, checkpoint: str) -> None:
+    """Raises RunError unless a checkpoint is the model's, and its classes are those of the data."""
+    content = check_fits(runner.model, checkpoint)
+    data = getattr(runner.test_loop.dataloader.dataset, 'metainfo', None) or {}
+    for metainfo in data if isinstance(data, (list, tuple)) else [data]:  # of joined data sets
+        check_classes(content, metainfo.get('classes') or ())
+
+
 def check_classes(content: Mapping, tested: Sequence[str]) -> None:
     """Refuses a checkpoint that has learnt some class under another label.
 
     Its weights fit all the same, so that right predictions would bear wrong names and count as
-    wrong. Names that only one of the two knows are taken for another spelling.
+    wrong. Names that only one of the two knows are taken for another spelling; a name may stand
+    for several labels, as ImageNet's cranes do.
 
     Args:
         content: of the checkpoint.
@@ -52,13 +61,16 @@ def check_classes(content: Mapping, tested: Sequence[str]) -> None:
     meta: Any = content
     for key in ('meta', 'dataset_meta', 'classes'):
         meta = meta.get(key) if isinstance(meta, Mapping) else None
-    learnt = meta if isinstance(meta, (list, tuple)) else ()
+    learnt = [str(name) for name in meta] if isinstance(meta, (list, tuple)) else []
+    labels: dict[str, list[int]] = {}
+    for label, name in enumerate(learnt):
+        labels.setdefault(name, []).append(label)
     for label, name in enumerate(tested):
-        if name in learnt and learnt.index(name) != label:
+        if label not in labels.get(name, [label]):
             raise RunError(f'the checkpoint was trained with class {name!r} as label '
-                           f'{learnt.index(name)}, which the config tests as label {label}: '
-                           f'expected the classes in the order {", ".join(learnt[:8])}'
-                           f'{", .." if len(learnt) > 8 else ""}, in the config and in its files')
+                           f'{labels[name][0]}, which the config tests as label {label}: expected '
+                           f'the classes in the order {", ".join(learnt)}, in the config and in '
+                           'its files')
 
 
 def misfits(model: Any, found: Mapping[str, Tensor], *, partly: bool = False) -> str:

@@ -21,7 +21,7 @@ from .config import load_config, set_auto_scale_lr, settle_loaders
 from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
-from .loading import check_classes, check_fits, guard_loading
+from .loading import check_tested, guard_loading
 from .pictures import draw_tested
 from .progress import progress
 from .resume import newest_checkpoint
@@ -123,9 +123,7 @@ def test(args: Namespace) -> None:
         draw_tested(cfg, args.show_dir)
     dump = dump_metric(cfg.default_scope, args.out) if args.out else None
     runner = build_runner(cfg, 'test')
-    content = check_fits(runner.model, args.checkpoint)
-    metainfo = getattr(runner.test_loop.dataloader.dataset, 'metainfo', {})
-    check_classes(content, metainfo.get('classes') or ())
+    check_tested(runner, args.checkpoint)
     if dump:
         runner.test_evaluator.metrics.append(dump)
     with one_line():

@@ -126,7 +126,9 @@ def test_cells_are_what_they_say():
             build_joining(cell.joining, depth=6)
             if cell.same:
                 other = studies.STUDIES[cell.same[0]]
-                assert (other.config, other.metric) == (study.config, study.metric)
+                assert (other.config, other.metric, other.options, other.amp) == (
+                    study.config, study.metric, study.options, study.amp)
+                assert not other.cells[cell.same[1]].same and not cell.start
                 assert set(study.seeds) <= set(other.seeds)
                 assert (cell.joining, cell.options) == (
                     other.cells[cell.same[1]].joining, other.cells[cell.same[1]].options)

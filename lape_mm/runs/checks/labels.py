@@ -60,12 +60,6 @@ def check(report, source, cls: type | None) -> Found | None:
     """
     if cls is None:
         return None
-    named = named_classes(source)
-    if isinstance(named, str) and not os.path.isfile(named):
-        report.add(source.where, f'metainfo.classes is the text {named!r}, expected a list of '
-                   'names, or a file of them', f'for one class write classes=({named!r},), with '
-                   'the comma')
-        return None
     family = {base.__name__ for base in cls.__mro__}
     if 'CocoDataset' in family:
         return check_coco(report, source, cls)
@@ -103,11 +97,21 @@ def named_classes(source) -> Any:
     return (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
 
 
+def check_named(report, source) -> bool:
+    """Whether the classes that a dataset names can be read, or are somewhere else altogether."""
+    named = named_classes(source)
+    if not isinstance(named, str) or '://' in named or os.path.isfile(os.path.expanduser(named)):
+        return True
+    report.add(source.where, f'classes is the text {named!r}, which is no file; expected a list of '
+               f'names, or a file of them', f'a single class takes a comma: ({named!r},)')
+    return False
+
+
 def class_names(source, cls: type) -> list[str] | None:
     """The classes that the config expects: of its metainfo, else of the dataset's class."""
     names = named_classes(source)
     if isinstance(names, str):
-        names = list_from_file(names)
+        names = None if '://' in names else list_from_file(os.path.expanduser(names))
     if names is None:
         names = getattr(cls, 'METAINFO', {}).get('classes')
     return None if names is None else list(names)
@@ -145,8 +149,9 @@ def check_coco(report, source, cls: type) -> Found | None:
     if used != names:
         report.add(source.where, f'{source.ann_file} has its categories in another order than the '
                    'config its classes, and mmdet numbers them as the file does, so that names '
-                   'would be mixed up', f'the file has {_brackets(used)}: write the config\'s '
-                   'classes in this order, unless it is the file that differs from the others')
+                   'would be mixed up', f'the file has {_brackets(used, len(used))}: write '
+                   'the classes of the config in this order, unless it is the file that differs '
+                   'from the others')
     return Found('annotated classes', used)
 
 
@@ -178,6 +183,11 @@ def check_objects(report, source, names: list[str]) -> None:
         if empty := sum(image['id'] not in seen for image in content['images']):
             report.warn(source.where, f'{empty} of {len(content["images"])} images have no object '
                         'and are left out (filter_cfg.filter_empty_gt)')
+    smallest = (source.cfg.get('filter_cfg') or {}).get('min_size', 0)
+    if not source.cfg.get('test_mode') and (small := sum(
+            min(image['width'], image['height']) < smallest for image in content['images'])):
+        report.warn(source.where, f'{small} of {len(content["images"])} images are left out, whose '
+                    f'shorter side is below filter_cfg.min_size={smallest}')
 
 
 def read_coco(path: str) -> tuple[list[dict], str | None]:

@@ -166,6 +166,8 @@ def check_source(report: Report, source: Source, missing_roots: list[str]):
         report.add(source.where, f'data folder {source.root} does not exist',
                    report.path_remedy(source.root, 'data_root'))
         return None
+    if not labels.check_named(report, source):
+        return None
     if fetches:
         return labels.check_batches(report, source, cls)
     complete = True

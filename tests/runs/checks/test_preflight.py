@@ -179,7 +179,10 @@ class TestDetection:
     def test_one_class_without_its_comma(self, coco):
         cfg = detection(coco, classes=('cat'), heads=1)
         line, = problems(cfg)
-        assert "metainfo.classes is the text 'cat'" in line and "classes=('cat',)" in line
+        assert "classes is the text 'cat', which is no file" in line and "('cat',)" in line
+        names = coco / 'names.txt'
+        names.write_text('cat\ndog\n')
+        assert problems(detection(coco, classes=str(names))) == []
 
     def test_what_is_left_out_is_said(self, coco):
         def warnings(cfg):
@@ -197,6 +200,9 @@ class TestDetection:
         cfg.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True)
         assert warnings(cfg) == ['train_dataloader.dataset: 1 of 2 images have no object and are '
                                  'left out (filter_cfg.filter_empty_gt)']
+        cfg.train_dataloader.dataset.filter_cfg = dict(min_size=9)
+        assert warnings(cfg) == ['train_dataloader.dataset: 2 of 2 images are left out, whose '
+                                 'shorter side is below filter_cfg.min_size=9']
         train, _ = warnings(detection(coco, classes=('dog',), heads=1))
         assert train == ("train_dataloader.dataset: 1 of 1 objects are left out, of classes that "
                          "the config does not name: 'cat'")

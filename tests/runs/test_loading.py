@@ -1,4 +1,6 @@
 """A checkpoint that is evaluated is the model's own, entire."""
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip('mmengine')
@@ -6,7 +8,7 @@ pytest.importorskip('mmengine')
 import torch  # noqa: E402
 
 from lape_mm.runs.errors import RunError  # noqa: E402
-from lape_mm.runs.loading import check_classes, check_fits  # noqa: E402
+from lape_mm.runs.loading import check_classes, check_fits, check_tested  # noqa: E402
 
 
 @pytest.fixture
@@ -45,5 +47,23 @@ def test_a_class_that_was_learnt_under_another_label():
     with pytest.raises(RunError, match="class 'square' as label 1, which the config tests as "
                        "label 0: expected the classes in the order disc, square, star, in the"):
         check_classes(content, ('square', 'disc', 'star'))
+    cranes = ('crane', 'ox', 'crane')
+    check_classes(dict(meta=dict(dataset_meta=dict(classes=cranes))), cranes)
     with pytest.raises(RunError, match="class 'star' as label 2"):
         check_classes(content, ('disc', 'star'))
+
+
+@pytest.mark.parametrize('metainfo', [
+    dict(classes=('b', 'a')), [dict(classes=('a', 'b')), dict(classes=('b', 'a'))]])
+def test_the_classes_of_all_data_are_compared(metainfo, tmp_path):
+    path, model = str(tmp_path / 'model.pth'), torch.nn.Linear(3, 2)
+
+    def run(metainfo):
+        data = SimpleNamespace(dataset=SimpleNamespace(metainfo=metainfo))
+        return SimpleNamespace(model=model, test_loop=SimpleNamespace(dataloader=data))
+    torch.save(dict(state_dict=model.state_dict(), meta=dict(
+        dataset_meta=dict(classes=('a', 'b')))), path)
+    check_tested(run(None), path)
+    check_tested(run(dict(classes=('a', 'b'))), path)
+    with pytest.raises(RunError, match="class 'b' as label 1"):
+        check_tested(run(metainfo), path)
