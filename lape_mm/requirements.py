@@ -13,15 +13,21 @@ TOOLBOXES = {
     'mmdet': ('mmengine', 'mmcv', 'mmcv._ext', 'mmdet'),
     'mmseg': ('mmengine', 'mmcv', 'mmcv._ext', 'mmseg'),
 }
-# distribution names of one module, and the first and last version that the tests have run on
+# distribution -> the first and last version that the tests have run on
 TESTED = {
-    ('torch',): ('2.11.0', '2.11.0'),
-    ('timm',): ('1.0.31', '1.0.31'),
-    ('onedl-mmengine', 'mmengine'): ('0.10.12', '0.10.12'),
-    ('onedl-mmcv', 'mmcv'): ('2.3.6', '2.3.6'),
-    ('onedl-mmdetection', 'mmdet'): ('3.5.1', '3.5.1'),
-    ('onedl-mmsegmentation', 'mmsegmentation'): ('1.4.2', '1.4.2'),
-    ('onedl-mmpretrain', 'mmpretrain'): ('1.3.6', '1.3.6'),
+    'torch': ('2.7.0', '2.11.0'),
+    'timm': ('1.0.16', '1.0.31'),
+    'onedl-mmengine': ('0.10.12', '0.10.12'),
+    'onedl-mmcv': ('2.3.6', '2.3.6'),
+    'onedl-mmdetection': ('3.5.1', '3.5.1'),
+    'onedl-mmsegmentation': ('1.4.2', '1.4.2'),
+    'onedl-mmpretrain': ('1.3.6', '1.3.6'),
+    # upstream, see requirements/openmmlab.txt
+    'mmengine': ('0.10.7', '0.10.7'),
+    'mmcv': ('2.1.0', '2.1.0'),
+    'mmdet': ('3.3.0', '3.3.0'),
+    'mmsegmentation': ('1.2.2', '1.2.2'),
+    'mmpretrain': ('1.2.0', '1.2.0'),
 }
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
 EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
@@ -62,15 +68,14 @@ def _found(module: str) -> bool:
 def untested() -> list[str]:
     """A line for each installed package whose version lies outside the range that was tested."""
     lines = []
-    for names, (first, last) in TESTED.items():
-        for name in names:
-            try:
-                found = version(name)
-            except PackageNotFoundError:
-                continue
-            if not numbers(first) <= numbers(found) <= numbers(last):
-                lines.append(f'{name} {found} has not been tested with lape_mm, which was with '
-                             f'{first} to {last}')
+    for name, (first, last) in TESTED.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if not numbers(first) <= numbers(found) <= numbers(last):
+            lines.append(f'{name} {found} has not been tested with lape_mm, which was with '
+                         f'{first} to {last}')
     return lines
 
 

@@ -76,10 +76,11 @@ def task_of(model: nn.Module) -> str:
 def normalisation(preprocessor: Any) -> tuple[Tensor | None, Tensor | None, bool]:
     """Mean and std, (channels, 1, 1) or None each, and whether the channels are turned round.
 
-    mmpretrain's preprocessor calls the last ``to_rgb``, mmengine's ``_channel_conversion``.
+    mmpretrain's preprocessor calls the last ``to_rgb``, upstream mmseg's ``channel_conversion``
+    and mmengine's ``_channel_conversion``.
     """
-    swaps = bool(getattr(preprocessor, 'to_rgb', False)
-                 or getattr(preprocessor, '_channel_conversion', False))
+    swaps = any(getattr(preprocessor, name, False)
+                for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))
     if not getattr(preprocessor, '_enable_normalize', False):
         return None, None, swaps
     mean, std = (part.detach().clone().reshape(-1, 1, 1)

@@ -12,6 +12,8 @@ from mmengine.config import Config
 from mmengine.registry import TRANSFORMS, init_default_scope
 from torch import Tensor, nn
 
+from lape_mm.export.graph import normalisation
+
 from .config import walk
 from .errors import RunError
 
@@ -130,18 +132,13 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
 
 
 def normalise(preprocessor: Any, image: Tensor) -> tuple[Tensor, np.ndarray]:
-    """A (3, H, W) image of 0..255 as a toolbox's preprocessor makes it, and an RGB picture of it.
-
-    Whether the channels are turned round, each toolbox keeps under a name of its own.
-    """
-    turned = any(getattr(preprocessor, name, False)
-                 for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))
+    """A (3, H, W) image of 0..255 as a toolbox's preprocessor makes it, and its RGB picture."""
+    mean, std, turned = normalisation(preprocessor)
     image = image.flip(0) if turned else image
     # without that switch the pipeline has made RGB already: the configs of this package all do
     picture = image.permute(1, 2, 0).clamp(0, 255).numpy() / 255
-    mean = getattr(preprocessor, 'mean', None)
-    if mean is not None:
-        image = (image - mean.view(-1, 1, 1)) / preprocessor.std.view(-1, 1, 1)
+    if mean is not None and std is not None:
+        image = (image - mean) / std
     return image, picture
 
 
