@@ -278,7 +278,7 @@ def run(study: str, args: argparse.Namespace) -> None:
         except OutOfTime:
             pool.shutdown(cancel_futures=True)
             print(f'{args.minutes:g} minutes are over: the same command goes on with the rest')
-    print(section(study) if records(study)[0] else overview())
+    print(section(study) if study in begun() else overview())
 
 
 def check(study: str, cell: str, seed: int) -> None:
@@ -328,11 +328,17 @@ def section(study: str) -> str:
         f'{" and ".join(folders)}: {results.origin(found)}.'])
 
 
+def begun() -> list[str]:
+    """The studies of which the ledger has more than other studies' runs."""
+    return [study for study in STUDIES if any(
+        one[0] == study and ledger_path(*one).exists() for _, one in all_runs(study))]
+
+
 def page() -> str:
     """All studies that the ledger has."""
     return '\n\n'.join(
         f'{section(study)}\n\n![each dot a seed, the line their mean]({plot_path(study).name})'
-        for study in STUDIES if records(study)[0])
+        for study in begun())
 
 
 def plot_path(study: str) -> Path:
@@ -390,9 +396,8 @@ def main() -> int:
             print(overview())
         elif args.write:
             import tables
-            for study in STUDIES:
-                if records(study)[0]:
-                    plot(study)
+            for study in begun():
+                plot(study)
             tables.write()
         elif not args.study:
             parser.error(f'a study is needed: {", ".join(STUDIES)}')
