@@ -371,7 +371,8 @@ def overview() -> str:
     lines = []
     for study, wanted in STUDIES.items():
         _, found = records(study)
-        hours = sum(record['cpu_seconds'] for record in found) / 3600
+        hours = sum(record['cpu_seconds'] for record in found
+                    if Path(record['path']).parent.name == study) / 3600  # its own runs'
         lines.append(f'{study:<16} {len(found):>3} of {len(wanted.cells) * len(wanted.seeds):>3} '
                      f'runs, {hours:.1f} h  {wanted.title}')
     return '\n'.join(lines)

@@ -13,7 +13,8 @@ TOOLBOXES = {
     'mmdet': ('mmengine', 'mmcv', 'mmcv._ext', 'mmdet'),
     'mmseg': ('mmengine', 'mmcv', 'mmcv._ext', 'mmseg'),
 }
-# distribution -> the first and last version that the tests have run on
+# distribution -> the first and last version that the tests have run on (on the first of torch and
+# timm without the toolboxes)
 TESTED = {
     'torch': ('2.7.0', '2.11.0'),
     'timm': ('1.0.16', '1.0.31'),

@@ -185,7 +185,8 @@ def check_objects(report, source, names: list[str]) -> None:
                         'and are left out (filter_cfg.filter_empty_gt)')
     smallest = (source.cfg.get('filter_cfg') or {}).get('min_size', 0)
     if not source.cfg.get('test_mode') and (small := sum(
-            min(image['width'], image['height']) < smallest for image in content['images'])):
+            min(image.get('width', smallest), image.get('height', smallest)) < smallest
+            for image in content['images'])):
         report.warn(source.where, f'{small} of {len(content["images"])} images are left out, whose '
                     f'shorter side is below filter_cfg.min_size={smallest}')
 
