@@ -105,7 +105,7 @@ STUDIES = {
         'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
         'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini')),
     'coco_mini': Study(
-        'Mask R-CNN with ViT-Adapter on coco_mini',
+        'Mask R-CNN with ViT-Adapter on the people of coco_mini',
         'studies/mask-rcnn_vit-adapter_coco-mini', 'coco/bbox_mAP_50',
         joinings('imagenet_mini'), digits=4),
     # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5

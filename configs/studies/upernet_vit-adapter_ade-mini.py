@@ -7,13 +7,15 @@ _base_ = ['../quickstart/upernet.py']
 
 scenes = None
 data_root = '{{$LAPE_MM_ADE20K:data/ade/ADEChallengeData2016}}'
-max_iters = 300
+crop_size = (96, 96)  # what the classification model has seen
+max_iters = 150
 
 model = dict(
+    data_preprocessor=dict(size=crop_size),
     backbone=dict(
         arch=dict(depth=6),
         interaction_indexes=[(0, 0), (1, 2), (3, 4), (5, 5)],
-        img_size=96,  # of the classification model
+        img_size=crop_size,
         joining='default'),
     decode_head=dict(num_classes=150),
     auxiliary_head=dict(num_classes=150))
@@ -22,7 +24,7 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=(512, 128), ratio_range=(1.0, 1.5), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=(128, 128), cat_max_ratio=0.75),
+    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs')
 ]
@@ -42,8 +44,8 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-2, by_epoch=False, begin=0, end=30),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=30, end=max_iters)
+    dict(type='LinearLR', start_factor=1e-2, by_epoch=False, begin=0, end=15),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=15, end=max_iters)
 ]
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 optim_wrapper = dict(optimizer=dict(lr=2e-3))

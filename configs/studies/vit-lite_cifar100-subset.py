@@ -27,12 +27,12 @@ train_dataloader = dict(
 val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(indices=2000))
 test_dataloader = val_dataloader
 
-max_epochs = 10
-train_cfg = dict(type='lape_mm.DeviceTrainLoop', max_epochs=max_epochs, val_interval=5)
+max_epochs = 6
+train_cfg = dict(type='lape_mm.DeviceTrainLoop', max_epochs=max_epochs, val_interval=3)
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = _base_.param_scheduler
-param_scheduler[0].update(start_factor=0.01, end=2)
-param_scheduler[1].update(begin=2, end=max_epochs)
+param_scheduler[0].update(start_factor=0.01, end=1)
+param_scheduler[1].update(begin=1, end=max_epochs)
 auto_scale_lr = dict(base_batch_size=100)
 
 default_hooks = dict(checkpoint=dict(interval=max_epochs, max_keep_ckpts=1, save_best=None))
