@@ -7,12 +7,10 @@
     python benchmarks/studies.py --write              # tables and plots of docs/evidence.md
     python benchmarks/studies.py cifar100_table2 --jobs 4 --minutes 9     # on a GPU, in pieces
 
-Within a study the config, the data, the seeds and the thread are the same; only what a cell names
-differs. Data: LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and LAPE_MM_COCO. A run that is
-killed goes on where it was; one whose record is in benchmarks/ledger is not run again, unless its
-config has changed since. Studies share runs: two at a time want a --work-dir each. The studies of
-the paper's table 2 are for a GPU, on which several runs go side by side: images lie on the device,
-the backbone is compiled, the step is in bfloat16.
+What is compared: study_cells.py. Data: LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and
+LAPE_MM_COCO. A run that is killed goes on where it was; one whose record is in benchmarks/ledger is
+not run again, unless its config has changed since. Studies share runs: two at a time want a
+--work-dir each.
 """
 import argparse
 import os
@@ -23,10 +21,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from study_cells import STUDIES
 
 from lape_mm.engine.record_hook import RECORD, fingerprint
 from lape_mm.runs import results
@@ -36,106 +34,6 @@ from lape_mm.runs.errors import RunError, exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / 'benchmarks/ledger'
-JOININGS = ('default', 'lape', 'pvg', 'mpvg')
-KINDS = ('learnable', 'sincos_1d', 'sincos_2d', 'relative')
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One setting of a study.
-
-    Attributes:
-        joining: a name, or settings.
-        options: --cfg-options.
-        start: the study and cell whose run of the same seed its backbone starts from.
-        same: the study and cell whose runs are this one's, too.
-    """
-
-    joining: str | Mapping
-    options: Mapping = field(default_factory=dict)
-    start: tuple[str, str] | None = None
-    same: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Study:
-    """Runs of one config that differ in what a cell names, and in their seed.
-
-    Attributes:
-        title: heading of its table.
-        config: below configs, without its suffix.
-        metric: what is compared, and ``digits`` of it.
-        cells: by name.
-        baseline: the cell that the others are paired with.
-        options, amp: --cfg-options and --amp of all its runs.
-    """
-
-    title: str
-    config: str
-    metric: str
-    cells: Mapping[str, Cell]
-    baseline: str = 'default'
-    digits: int = 2
-    seeds: tuple[int, ...] = (0, 1, 2)
-    options: Mapping = field(default_factory=dict)
-    amp: str | None = None
-
-
-def joinings(start: str | None = None) -> dict[str, Cell]:
-    """A cell a joining, from scratch and, if it names a study, from that one's runs."""
-    found = {name: Cell(name) for name in JOININGS}
-    if start:
-        found |= {f'{name}, pre-trained': Cell(name, start=(start, name)) for name in JOININGS}
-    return found
-
-
-ON_DEVICE = {'train_cfg.type': 'lape_mm.DeviceTrainLoop', 'train_cfg.compile': True,
-             'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
-             'val_dataloader.num_workers': 1}
-CLASSIFIER = 'studies/deit_imagenet-mini'
-TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
-STUDIES = {
-    'imagenet_mini': Study(
-        'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(),
-        seeds=(0, 1, 2, 3, 4)),
-    'cifar100_subset': Study(
-        'ViT-Lite on 5,000 images of CIFAR-100', 'studies/vit-lite_cifar100-subset',
-        'accuracy/top1', joinings()),
-    'ade_mini': Study(
-        'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
-        'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini')),
-    'coco_mini': Study(
-        'Mask R-CNN with ViT-Adapter on the people of coco_mini',
-        'studies/mask-rcnn_vit-adapter_coco-mini', 'coco/bbox_mAP_50',
-        joinings('imagenet_mini'), digits=4),
-    # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
-    'ablations': Study(
-        'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
-            'mpvg': Cell('mpvg', same=('imagenet_mini', 'mpvg')),
-            'table 5, pos_5': Cell(dict(first_layer=1, last=5)),
-            'table 5, pos_4': Cell(dict(first_layer=1, last=4)),
-            'table 5, pos_2': Cell(dict(first_layer=1, last=2)),
-            'table 6, with layer 0': Cell(dict(first_layer=0, last=0)),
-            'table 6, not hierarchical': Cell(dict(first_layer=1, hierarchical=False, last=0)),
-            'table 6, without x + PE': Cell(dict(add_to_input=False, first_layer=1, last=0)),
-            'figure 5a, tokens averaged alone': Cell('default', {
-                'model.backbone.class_token': False}),
-            'figure 5b, last term alone': Cell(dict(last=0)),
-        }, baseline='mpvg'),
-    'kinds': Study(
-        'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
-            f'{joining}, {kind}': Cell(joining, {'model.backbone.position': kind})
-            if kind != 'learnable' else Cell(joining, same=('imagenet_mini', joining))
-            for kind in KINDS for joining in ('default', 'lape')},
-        baseline='default, learnable'),
-    'cifar100_table2': Study(
-        'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
-        options=ON_DEVICE, amp='bf16'),
-    'cifar100_100e': Study(
-        'ViT-Lite-7/4 on CIFAR-100, the same in 100 epochs', TABLE_2, 'accuracy/top1', joinings(),
-        options={**ON_DEVICE, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
-        amp='bf16'),
-}
 
 
 def name_of(cell: str, seed: int) -> str:
