@@ -30,6 +30,10 @@ TESTED = {
     'mmsegmentation': ('1.2.2', '1.2.2'),
     'mmpretrain': ('1.2.0', '1.2.0'),
 }
+# compiles mmcv's operators against the installed torch; its metadata needs a setuptools that is
+# newer than what `python -m venv` brings
+BUILD_MMCV = ('pip install "setuptools>=77,<82" wheel ninja psutil && MMCV_WITH_OPS=1 pip install '
+              '--no-build-isolation --force-reinstall --no-deps --no-cache-dir onedl-mmcv')
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
 EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
 
@@ -37,9 +41,7 @@ EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
 def install_hint(module: str) -> str:
     """One line that says that ``module`` is missing and which command installs it."""
     if module == 'mmcv._ext':
-        return ('mmcv is installed without its compiled operators: reinstall it by '
-                'MMCV_WITH_OPS=1 pip install --no-build-isolation --force-reinstall --no-deps '
-                'onedl-mmcv')
+        return f'mmcv is installed without its compiled operators: reinstall it by {BUILD_MMCV}'
     if module in STACK:
         return (f'{module} is not installed: pip install "lape_mm[onedl]" installs the tested '
                 f'stack (the {module} of upstream OpenMMLab works as well)')

@@ -69,7 +69,8 @@ def without(*names, **changed):
     ({**WORKING, 'torchvision.py':
       "raise RuntimeError('operator torchvision::nms does not exist')"}, (),
      'torchvision cannot be imported: RuntimeError: operator', 'torch torchvision'),
-    (without(*OPS), (), 'mmcv is installed without its compiled operators', 'MMCV_WITH_OPS=1 pip'),
+    (without(*OPS), (), 'mmcv is installed without its compiled operators',
+     '"setuptools>=77,<82" wheel ninja psutil && MMCV_WITH_OPS=1 pip install'),
     ({**WORKING, 'mmcv/_ext.py': "raise ImportError('_ext.so: undefined symbol: _ZN3c10')"}, (),
      'mmcv._ext cannot be imported: ImportError: _ext.so', 'compiled for another torch'),
     ({**WORKING, 'mmdet.py': REFUSES, 'mmcv/ops.py': 'from torch_ops import nms',

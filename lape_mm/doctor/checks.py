@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lape_mm.requirements import TOOLBOXES, install_hint, missing, numbers, untested
+from lape_mm.requirements import BUILD_MMCV, TOOLBOXES, install_hint, missing, numbers, untested
 
 from .report import ONEDL, Doctor, first_line, version_of
 
@@ -122,8 +122,8 @@ def run_operator(doctor: Doctor) -> None:
         except Exception as error:
             doctor.broken.add('mmcv._ext')
             doctor.say('BROKEN', f"mmcv's operators on {device}: {first_line(error)}",
-                       ('FORCE_CUDA=1 ' if device == 'cuda' else '') + 'MMCV_WITH_OPS=1 pip '
-                       'install --no-build-isolation --force-reinstall --no-deps onedl-mmcv')
+                       BUILD_MMCV if device == 'cpu' else BUILD_MMCV.replace(
+                           'MMCV_WITH_OPS=1', 'FORCE_CUDA=1 MMCV_WITH_OPS=1'))
 
 
 def check_toolboxes(doctor: Doctor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from lape_mm.requirements import install_hint
+from lape_mm.requirements import BUILD_MMCV, install_hint
 
 ONEDL = 'pip install "lape_mm[onedl]"'
 # what an import's error says -> what mends it
@@ -17,8 +17,7 @@ REMEDIES = (
     ('numpy.core', 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'),
     ('_ARRAY_API', 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'),
     ('compiled using NumPy 1', 'pip install "numpy<2"'),
-    ('undefined symbol', 'mmcv was compiled for another torch: MMCV_WITH_OPS=1 pip install '
-     '--no-build-isolation --force-reinstall --no-deps --no-cache-dir onedl-mmcv'),
+    ('undefined symbol', f'mmcv was compiled for another torch: {BUILD_MMCV}'),
 )
 
 
