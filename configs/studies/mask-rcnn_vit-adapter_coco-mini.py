@@ -38,8 +38,7 @@ test_evaluator = val_evaluator
 max_epochs = 12
 train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)
 param_scheduler = _base_.param_scheduler
-param_scheduler[0].update(end=1)
-param_scheduler[1].update(begin=1, end=max_epochs)
+param_scheduler[1].update(end=max_epochs)
 auto_scale_lr = dict(base_batch_size=4)
 
 default_hooks = dict(
