@@ -20,7 +20,10 @@ from .errors import RunError
 
 def load_config(path: str, *, options: Mapping | None = None,
                 joining: str | Mapping | None = None, work_dir: str | None = None) -> Config:
-    """Reads a config and applies --cfg-options, then --joining, then --work-dir.
+    """Reads a config and applies --cfg-options, --joining and --work-dir.
+
+    A class token that the config sets gives way to what goes with --joining, one that an option
+    sets does not.
 
     Raises:
         RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
@@ -38,6 +41,8 @@ def load_config(path: str, *, options: Mapping | None = None,
         cfg = Config.fromfile(path)
     except Exception as error:  # a config is code: anything may happen in it
         raise RunError(f'config {path} cannot be read: {type(error).__name__}: {error}') from error
+    if joining is not None:
+        drop_class_tokens(cfg)
     merge_options(cfg, options or {})
     if joining is not None:
         set_joining(cfg, joining)
@@ -123,10 +128,14 @@ def check_scenes(cfg: Config) -> None:
             raise RunError(report.lines())
 
 
-def set_joining(cfg: Config, joining: str | Mapping) -> None:
-    """Sets the joining of every backbone of ours, and drops what contradicts it.
+def drop_class_tokens(cfg: Config) -> None:
+    """Leaves it to the joining whether a backbone of ours has a class token."""
+    for _, backbone in our_backbones(cfg):
+        backbone.pop('class_token', None)
 
-    Class token and pooling follow from the joining unless a config sets ``class_token``.
+
+def set_joining(cfg: Config, joining: str | Mapping) -> None:
+    """Sets the joining of every backbone of ours.
 
     Raises:
         RunError: the config has no such backbone.
@@ -135,7 +144,6 @@ def set_joining(cfg: Config, joining: str | Mapping) -> None:
     for _, backbone in our_backbones(cfg):
         found = True
         backbone['joining'] = joining
-        backbone.pop('class_token', None)
     if not found:
         raise RunError(f'--joining: {cfg.filename or "the config"} has no backbone of lape_mm')
 

@@ -139,6 +139,15 @@ def test_cells_are_what_they_say():
         assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize('study', studies.STUDIES)
+def test_no_two_cells_are_the_same_run(study, tmp_path, ledger):
+    if lacking := missing(*TOOLBOXES['mmdet'], 'mmseg', 'mmpretrain'):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    made = studies.Runs(tmp_path)
+    cells = studies.STUDIES[study].cells
+    assert len({made.expected(study, cell, 0) for cell in cells}) == len(cells)
+
+
 def test_table_and_plot(ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, 'ROOT', tmp_path)
     (tmp_path / 'docs').mkdir()

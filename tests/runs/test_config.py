@@ -38,11 +38,23 @@ def options(*words):
 
 class TestJoining:
     def test_is_set_everywhere(self):
-        cfg = config(class_token=True)
+        cfg = config()
         set_joining(cfg, 'mpvg')
         assert cfg.model.backbone == dict(type='lape_mm.DeiT', joining='mpvg')
         assert cfg.model.teachers[0].backbone.joining == 'mpvg'
         assert 'joining' not in cfg.model.teachers[1]
+
+    @pytest.mark.parametrize(('given', 'found'), [
+        ((), 'absent'), (('model.backbone.class_token=False', ), False),
+        (('model.backbone=dict(class_token=True)', ), True)])
+    def test_only_an_option_keeps_a_class_token(self, given, found, tmp_path):
+        pytest.importorskip('mmpretrain')
+        path = tmp_path / 'config.py'
+        path.write_text("default_scope = 'mmpretrain'\nmodel = dict(backbone=dict("
+                        "type='lape_mm.DeiT', joining='pvg', class_token=False))")
+        cfg = load_config(str(path), options=options(*given) if given else None, joining='default')
+        assert cfg.model.backbone.joining == 'default'
+        assert cfg.model.backbone.get('class_token', 'absent') == found
 
     def test_a_dict_replaces(self):
         cfg = config(joining=dict(add_to_input=False, first_layer=0))
