@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Compares joinings on small real data: each study is some dozen short runs on one CPU thread each.
+"""Compares joinings on small real data, most of it in short runs on one CPU thread each.
 
     python benchmarks/studies.py imagenet_mini        # under an hour on two cores
     python benchmarks/studies.py --list               # all of them, and what is there already

@@ -30,18 +30,41 @@ TESTED = {
     'mmsegmentation': ('1.2.2', '1.2.2'),
     'mmpretrain': ('1.2.0', '1.2.0'),
 }
-# compiles mmcv's operators against the installed torch; its metadata needs a setuptools that is
-# newer than what `python -m venv` brings
-BUILD_MMCV = ('pip install "setuptools>=77,<82" wheel ninja psutil && MMCV_WITH_OPS=1 pip install '
-              '--no-build-isolation --force-reinstall --no-deps --no-cache-dir onedl-mmcv')
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
 EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed distribution, None where there is none."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def build_mmcv(*, upstream: bool | None = None, cuda: bool = False) -> str:
+    """The command that compiles mmcv's operators against the installed torch.
+
+    With a setuptools that it builds with: the one that ``python -m venv`` brings is too old for the
+    fork, a new one is too new for upstream.
+
+    Args:
+        upstream: upstream's mmcv, not the fork's; None for whichever is installed.
+        cuda: also where no GPU is seen during the build.
+    """
+    if upstream is None:
+        upstream = installed('mmcv') is not None
+    distribution, setuptools = (
+        ('"mmcv==2.1.0"', '<70') if upstream else ('onedl-mmcv', '>=77,<82'))
+    return (f'pip install "setuptools{setuptools}" wheel ninja psutil && '
+            f'{"FORCE_CUDA=1 " if cuda else ""}MMCV_WITH_OPS=1 pip install --no-build-isolation '
+            f'--force-reinstall --no-deps --no-cache-dir {distribution}')
 
 
 def install_hint(module: str) -> str:
     """One line that says that ``module`` is missing and which command installs it."""
     if module == 'mmcv._ext':
-        return f'mmcv is installed without its compiled operators: reinstall it by {BUILD_MMCV}'
+        return f'mmcv is installed without its compiled operators: reinstall it by {build_mmcv()}'
     if module in STACK:
         return (f'{module} is not installed: pip install "lape_mm[onedl]" installs the tested '
                 f'stack (the {module} of upstream OpenMMLab works as well)')
@@ -72,11 +95,8 @@ def untested() -> list[str]:
     """A line for each installed package whose version lies outside the range that was tested."""
     lines = []
     for name, (first, last) in TESTED.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        if not numbers(first) <= numbers(found) <= numbers(last):
+        found = installed(name)
+        if found and not numbers(first) <= numbers(found) <= numbers(last):
             lines.append(f'{name} {found} has not been tested with lape_mm, which was with '
                          f'{first} to {last}')
     return lines

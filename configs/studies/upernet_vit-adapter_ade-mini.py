@@ -28,6 +28,7 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs')
 ]
+# whole images of some 170 x 128 pixels, for which PE is resized
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(512, 128), keep_ratio=True),

@@ -6,10 +6,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lape_mm.requirements import BUILD_MMCV, TOOLBOXES, install_hint, missing, numbers, untested
+from lape_mm.requirements import (
+    TOOLBOXES,
+    build_mmcv,
+    install_hint,
+    installed,
+    missing,
+    numbers,
+    untested,
+)
 
 from .report import ONEDL, Doctor, first_line, version_of
 
@@ -122,8 +129,7 @@ def run_operator(doctor: Doctor) -> None:
         except Exception as error:
             doctor.broken.add('mmcv._ext')
             doctor.say('BROKEN', f"mmcv's operators on {device}: {first_line(error)}",
-                       BUILD_MMCV if device == 'cpu' else BUILD_MMCV.replace(
-                           'MMCV_WITH_OPS=1', 'FORCE_CUDA=1 MMCV_WITH_OPS=1'))
+                       build_mmcv(cuda=device == 'cuda'))
 
 
 def check_toolboxes(doctor: Doctor) -> None:
@@ -210,14 +216,6 @@ def check_versions(doctor: Doctor) -> None:
     """Versions that the tests have not run on."""
     for line in untested():
         doctor.say('note', line)
-
-
-def installed(distribution: str) -> str | None:
-    """The version of an installed distribution, None where there is none."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def checks(config: str | None) -> Iterator[Callable[[Doctor], None]]:

@@ -20,10 +20,7 @@ from .errors import RunError
 
 def load_config(path: str, *, options: Mapping | None = None,
                 joining: str | Mapping | None = None, work_dir: str | None = None) -> Config:
-    """Reads a config and applies --cfg-options, --joining and --work-dir.
-
-    A class token that the config sets gives way to what goes with --joining, one that an option
-    sets does not.
+    """Reads a config and applies --cfg-options, then --joining, then --work-dir.
 
     Raises:
         RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
@@ -41,8 +38,6 @@ def load_config(path: str, *, options: Mapping | None = None,
         cfg = Config.fromfile(path)
     except Exception as error:  # a config is code: anything may happen in it
         raise RunError(f'config {path} cannot be read: {type(error).__name__}: {error}') from error
-    if joining is not None:
-        drop_class_tokens(cfg)
     merge_options(cfg, options or {})
     if joining is not None:
         set_joining(cfg, joining)
@@ -128,14 +123,11 @@ def check_scenes(cfg: Config) -> None:
             raise RunError(report.lines())
 
 
-def drop_class_tokens(cfg: Config) -> None:
-    """Leaves it to the joining whether a backbone of ours has a class token."""
-    for _, backbone in our_backbones(cfg):
-        backbone.pop('class_token', None)
-
-
 def set_joining(cfg: Config, joining: str | Mapping) -> None:
-    """Sets the joining of every backbone of ours.
+    """Sets the joining of every backbone of ours, and nothing else.
+
+    Whether there is a class token follows from the joining, unless ``class_token`` is set: then it
+    stays, and `check_backbone` refuses what contradicts it.
 
     Raises:
         RunError: the config has no such backbone.

@@ -44,17 +44,23 @@ class TestJoining:
         assert cfg.model.teachers[0].backbone.joining == 'mpvg'
         assert 'joining' not in cfg.model.teachers[1]
 
-    @pytest.mark.parametrize(('given', 'found'), [
-        ((), 'absent'), (('model.backbone.class_token=False', ), False),
-        (('model.backbone=dict(class_token=True)', ), True)])
-    def test_only_an_option_keeps_a_class_token(self, given, found, tmp_path):
+    @pytest.mark.parametrize('backbone', ['model.backbone', 'model.teacher.backbone'])
+    def test_a_class_token_is_never_dropped(self, backbone, tmp_path):
         pytest.importorskip('mmpretrain')
         path = tmp_path / 'config.py'
-        path.write_text("default_scope = 'mmpretrain'\nmodel = dict(backbone=dict("
-                        "type='lape_mm.DeiT', joining='pvg', class_token=False))")
-        cfg = load_config(str(path), options=options(*given) if given else None, joining='default')
-        assert cfg.model.backbone.joining == 'default'
-        assert cfg.model.backbone.get('class_token', 'absent') == found
+        path.write_text(
+            "default_scope = 'mmpretrain'\nours = dict(type='lape_mm.DeiT', joining='pvg')\n"
+            "model = dict(backbone=dict(ours), teacher=dict(backbone=dict(ours)))")
+        given = options(f'{backbone}.class_token=False')
+        cfg = load_config(str(path), options=given, joining='default')
+        for place in ('model.backbone', 'model.teacher.backbone'):
+            node = cfg
+            for key in place.split('.'):
+                node = node[key]
+            assert node.joining == 'default'
+            assert ('class_token' in node) == (place == backbone)
+        with pytest.raises(RunError, match=f'{backbone}.*class token'):
+            load_config(str(path), options=options(f'{backbone}.class_token=True'), joining='mpvg')
 
     def test_a_dict_replaces(self):
         cfg = config(joining=dict(add_to_input=False, first_layer=0))

@@ -183,10 +183,14 @@ def check_objects(report, source, names: list[str]) -> None:
         if empty := sum(image['id'] not in seen for image in content['images']):
             report.warn(source.where, f'{empty} of {len(content["images"])} images have no object '
                         'and are left out (filter_cfg.filter_empty_gt)')
+    if lacking := [image for image in content['images']
+                   if not {'width', 'height'} <= image.keys()]:
+        report.add(source.where, f'{source.ann_file}: {len(lacking)} of {len(content["images"])} '
+                   f'images have no width or height, first {lacking[0].get("file_name")}')
+        return
     smallest = (source.cfg.get('filter_cfg') or {}).get('min_size', 0)
     if not source.cfg.get('test_mode') and (small := sum(
-            min(image.get('width', smallest), image.get('height', smallest)) < smallest
-            for image in content['images'])):
+            min(image['width'], image['height']) < smallest for image in content['images'])):
         report.warn(source.where, f'{small} of {len(content["images"])} images are left out, whose '
                     f'shorter side is below filter_cfg.min_size={smallest}')
 

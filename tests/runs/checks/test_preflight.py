@@ -203,6 +203,11 @@ class TestDetection:
         cfg.train_dataloader.dataset.filter_cfg = dict(min_size=9)
         assert warnings(cfg) == ['train_dataloader.dataset: 2 of 2 images are left out, whose '
                                  'shorter side is below filter_cfg.min_size=9']
+        del content['images'][1]['width']
+        path.write_text(json.dumps(content))
+        assert problems(cfg)[0].endswith(': 1 of 2 images have no width or height, first 1.jpg')
+        del content['images'][1]
+        path.write_text(json.dumps(content))
         train, _ = warnings(detection(coco, classes=('dog',), heads=1))
         assert train == ("train_dataloader.dataset: 1 of 1 objects are left out, of classes that "
                          "the config does not name: 'cat'")
