@@ -208,6 +208,9 @@ def records(study: str) -> tuple[list[str], list[dict]]:
 def rows(study: str) -> list[results.Row]:
     """A row a cell, in the study's order."""
     wanted, (cells, found) = STUDIES[study], records(study)
+    # where each seed starts from its own checkpoint, each has a config of its own
+    found = [dict(record, fingerprint=cell) if wanted.cells[cell].start else record
+             for cell, record in zip(cells, found)]
     made = {row.label: row for row in results.compare(
         cells, found, wanted.metric, baseline=wanted.baseline)}
     return [made[cell] for cell in wanted.cells if cell in made]

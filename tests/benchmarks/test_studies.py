@@ -150,18 +150,43 @@ def test_no_two_cells_are_the_same_run(tmp_path, ledger):
     assert [labels for labels in found.values() if len(labels) > 1] == []
 
 
+@pytest.mark.long
+def test_the_ledger_is_of_the_configs_as_they_are(tmp_path, monkeypatch):
+    if lacking := missing(*TOOLBOXES['mmdet'], 'mmseg', 'mmpretrain'):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    monkeypatch.chdir(ROOT)
+    made = studies.Runs(Path('work_dirs/studies'))
+    for study in studies.STUDIES:
+        for cell, one in studies.all_runs(study):
+            assert not studies.ledger_path(*one).exists() or made.recorded(*one), (cell, one)
+
+
+def write_record(study, cell, seed, metrics, fingerprint=None):
+    path = studies.ledger_path(study, cell, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dict(
+        config='c', overrides={}, fingerprint=fingerprint or cell, seed=seed, commit='abc',
+        finished=True, started='2026-01-01', cpu_seconds=900., versions=dict(torch='2.11'),
+        machine=dict(cpu='CPU', gpu=None, threads=1), metrics=[metrics])))
+
+
+def test_seeds_that_start_from_checkpoints_of_their_own_are_one_row(ledger):
+    for seed in (0, 1):
+        write_record('ade_mini', 'default', seed, {'mIoU': 10. + seed})
+        write_record('ade_mini', 'mpvg, pre-trained', seed, {'mIoU': 12.}, f'of seed {seed}')
+    assert '| mpvg, pre-trained | 0, 1 | 12.00 ± 0.00 | +1.50' in studies.section('ade_mini')
+    write_record('ade_mini', 'mpvg', 0, {'mIoU': 12.}, 'one config')
+    write_record('ade_mini', 'mpvg', 1, {'mIoU': 12.}, 'another')
+    with pytest.raises(RunError, match='different configs'):
+        studies.section('ade_mini')
+
+
 def test_table_and_plot(ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, 'ROOT', tmp_path)
     (tmp_path / 'docs').mkdir()
     for seed, (default, mpvg) in enumerate([(10., 12.), (11., 12.)]):
         for cell, value in (('default', default), ('mpvg', mpvg)):
-            path = studies.ledger_path('imagenet_mini', cell, seed)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(dict(
-                config='c', overrides={}, fingerprint=cell, seed=seed, commit='abc', finished=True,
-                started='2026-01-01', cpu_seconds=900., versions=dict(torch='2.11'),
-                machine=dict(cpu='CPU', gpu=None, threads=1),
-                metrics=[{'accuracy/top1': value}])))
+            write_record('imagenet_mini', cell, seed, {'accuracy/top1': value})
     text = studies.page()
     assert '| mpvg | 0, 1 | 12.00 ± 0.00 | +1.50 ± 0.50 (2 of 2 up) |' in text
     assert '4 runs, 1.0 h of CPU time' in text and 'evidence_imagenet_mini.svg' in text
