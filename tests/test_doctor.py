@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lape_mm.requirements import missing
+from lape_mm.requirements import build_mmcv, missing
 
 ROOT = Path(__file__).parents[1]
 # stands before every other finder: what it names cannot be found
@@ -70,7 +70,7 @@ def without(*names, **changed):
       "raise RuntimeError('operator torchvision::nms does not exist')"}, (),
      'torchvision cannot be imported: RuntimeError: operator', 'torch torchvision'),
     (without(*OPS), (), 'mmcv is installed without its compiled operators',
-     '"setuptools>=77,<82" wheel ninja psutil && MMCV_WITH_OPS=1 pip install'),
+     build_mmcv()),
     ({**WORKING, 'mmcv/_ext.py': "raise ImportError('_ext.so: undefined symbol: _ZN3c10')"}, (),
      'mmcv._ext cannot be imported: ImportError: _ext.so', 'compiled for another torch'),
     ({**WORKING, 'mmdet.py': REFUSES, 'mmcv/ops.py': 'from torch_ops import nms',

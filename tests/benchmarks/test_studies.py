@@ -43,11 +43,15 @@ def ledger(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch, ledger):
-    if not DATA.is_dir():
-        pytest.skip('the small real data sets are not there')
+def toolboxes():
     if lacking := missing(*TOOLBOXES['mmdet'], 'mmseg', 'mmpretrain'):
         pytest.skip(f'needs {", ".join(lacking)}')
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch, ledger, toolboxes):
+    if not DATA.is_dir():
+        pytest.skip('the small real data sets are not there')
     for name, folder in FOLDERS.items():
         monkeypatch.setenv(name, str(DATA / folder))
     return studies.Runs(tmp_path / 'runs', TINY)
@@ -139,9 +143,7 @@ def test_cells_are_what_they_say():
         assert len(set(names)) == len(names)
 
 
-def test_no_two_cells_are_the_same_run(tmp_path, ledger):
-    if lacking := missing(*TOOLBOXES['mmdet'], 'mmseg', 'mmpretrain'):
-        pytest.skip(f'needs {", ".join(lacking)}')
+def test_no_two_cells_are_the_same_run(tmp_path, ledger, toolboxes):
     made, found = studies.Runs(tmp_path), {}
     for name, study in studies.STUDIES.items():
         for label, cell in study.cells.items():
@@ -151,9 +153,7 @@ def test_no_two_cells_are_the_same_run(tmp_path, ledger):
 
 
 @pytest.mark.long
-def test_the_ledger_is_of_the_configs_as_they_are(tmp_path, monkeypatch):
-    if lacking := missing(*TOOLBOXES['mmdet'], 'mmseg', 'mmpretrain'):
-        pytest.skip(f'needs {", ".join(lacking)}')
+def test_the_ledger_is_of_the_configs_as_they_are(monkeypatch, toolboxes):
     monkeypatch.chdir(ROOT)
     made = studies.Runs(Path('work_dirs/studies'))
     for study in studies.STUDIES:
