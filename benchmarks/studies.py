@@ -75,10 +75,14 @@ class Runs:
         found = {'randomness.seed': seed, **STUDIES[study].options, **wanted.options,
                  **self.changes.get(study, {})}
         if wanted.start:
-            folder = self.folder(*wanted.start, seed)
             found['model.backbone.init_cfg'] = dict(
-                type='Pretrained', checkpoint=os.path.relpath(folder / 'last.pth', ROOT))
+                type='Pretrained',
+                checkpoint=os.path.relpath(self.weights(*wanted.start, seed), ROOT))
         return found
+
+    def weights(self, study: str, cell: str, seed: int) -> Path:
+        """What other studies start from, whatever its epoch, named after what was run for it."""
+        return self.folder(study, cell, seed) / f'{self.expected(study, cell, seed)}.pth'
 
     def expected(self, study: str, cell: str, seed: int) -> str:
         """The fingerprint that a run's record has to have."""
@@ -113,11 +117,8 @@ class Runs:
             OutOfTime: it has been stopped, and goes on in another call.
         """
         folder, wanted = self.folder(study, cell, seed), STUDIES[study]
-        if start := wanted.cells[cell].start:
-            begun = self.folder(*start, seed)
-            if not (begun / 'last.pth').exists() or not self._is_of_now(
-                    begun, self.expected(*start, seed)):
-                self.train(*start, seed)
+        if (start := wanted.cells[cell].start) and not self.weights(*start, seed).exists():
+            self.train(*start, seed)
         if not self._is_of_now(folder, self.expected(study, cell, seed)):
             shutil.rmtree(folder, ignore_errors=True)  # of another config: not gone on with
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,8 +140,7 @@ class Runs:
         if status:
             raise RunError(f'{folder / "output.log"}: status {status}\n'
                            + (folder / 'output.log').read_text()[-2000:])
-        # what other studies start from, whatever its epoch
-        shutil.copy((folder / 'last_checkpoint').read_text(), folder / 'last.pth')
+        shutil.copy((folder / 'last_checkpoint').read_text(), self.weights(study, cell, seed))
         return results.read_record(folder / RECORD)
 
     def keep(self, study: str, cell: str, seed: int) -> None:
@@ -166,9 +166,11 @@ def all_runs(study: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
 def run(study: str, args: argparse.Namespace) -> None:
     """Runs what is not recorded yet."""
     runs = Runs(args.work_dir, minutes=args.minutes)
+    # one chip has room for a few; on a CPU each has a core
+    jobs = args.jobs or (4 if STUDIES[study].amp else os.cpu_count())
     wanted = [one for _, one in all_runs(study) if not runs.recorded(*one)]
     with Progress(*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(),
-                  TimeRemainingColumn()) as progress, ThreadPoolExecutor(args.jobs) as pool:
+                  TimeRemainingColumn()) as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task(study, total=len(wanted))
         try:
             for _ in pool.map(lambda one: runs.keep(*one), wanted):
@@ -208,11 +210,9 @@ def records(study: str) -> tuple[list[str], list[dict]]:
 def rows(study: str) -> list[results.Row]:
     """A row a cell, in the study's order."""
     wanted, (cells, found) = STUDIES[study], records(study)
-    # where each seed starts from its own checkpoint, each has a config of its own
-    found = [dict(record, fingerprint=cell) if wanted.cells[cell].start else record
-             for cell, record in zip(cells, found)]
+    baselines = {cell: one.against or wanted.baseline for cell, one in wanted.cells.items()}
     made = {row.label: row for row in results.compare(
-        cells, found, wanted.metric, baseline=wanted.baseline)}
+        cells, found, wanted.metric, baseline=baselines)}
     return [made[cell] for cell in wanted.cells if cell in made]
 
 
@@ -223,8 +223,7 @@ def section(study: str) -> str:
     folders = dict.fromkeys(f'`benchmarks/ledger/{home}`' for _, (home, *_) in all_runs(study))
     return '\n\n'.join([
         f'### {wanted.title}',
-        results.table(rows(study), wanted.metric, baseline=wanted.baseline,
-                      digits=wanted.digits),
+        results.table(rows(study), wanted.metric, digits=wanted.digits),
         f'Measured by `python benchmarks/studies.py {study}`, records in '
         f'{" and ".join(folders)}: {results.origin(found)}.'])
 
@@ -286,7 +285,8 @@ def main() -> int:
     parser.add_argument('--check', nargs=2, metavar=('CELL', 'SEED'), help='run one again')
     parser.add_argument('--list', action='store_true', help='what is there')
     parser.add_argument('--write', action='store_true', help='tables and plots of docs/evidence.md')
-    parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
+    parser.add_argument('--jobs', type=int, help='runs at a time: as many as cores, or 4 of '
+                        'those that are for a GPU')
     parser.add_argument('--minutes', type=float, default=1e6, help='of this call; another one '
                         'goes on with what is left')
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/studies'))

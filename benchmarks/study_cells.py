@@ -5,7 +5,7 @@ Those of the paper's table 2 are for a GPU, on which several runs go side by sid
 device, the backbone is compiled, the step is in bfloat16.
 """
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 JOININGS = ('default', 'lape', 'pvg', 'mpvg')
 KINDS = ('learnable', 'sincos_1d', 'sincos_2d', 'relative')
@@ -20,12 +20,14 @@ class Cell:
         options: --cfg-options.
         start: the study and cell whose run of the same seed its backbone starts from.
         same: the study and cell whose runs are this one's, too.
+        against: the cell that it is paired with, if not the study's baseline.
     """
 
     joining: str | Mapping
     options: Mapping = field(default_factory=dict)
     start: tuple[str, str] | None = None
     same: tuple[str, str] | None = None
+    against: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Study:
         config: below configs, without its suffix.
         metric: what is compared, and ``digits`` of it.
         cells: by name.
-        baseline: the cell that the others are paired with.
+        baseline: the cell that the others are paired with, unless they name another.
         options, amp: --cfg-options and --amp of all its runs.
     """
 
@@ -56,7 +58,9 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
     """A cell a joining, from scratch and, if it names a study, from that one's runs."""
     found = {name: Cell(name) for name in JOININGS}
     if start:
-        found |= {f'{name}, pre-trained': Cell(name, start=(start, name)) for name in JOININGS}
+        found |= {f'{name}, pre-trained': Cell(
+            name, start=(start, name),
+            against=None if name == 'default' else 'default, pre-trained') for name in JOININGS}
     return found
 
 
@@ -82,7 +86,8 @@ STUDIES = {
     # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
     'ablations': Study(
         'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
-            'mpvg': Cell('mpvg', same=('imagenet_mini', 'mpvg')),
+            **{name: Cell(name, same=('imagenet_mini', name))
+               for name in ('mpvg', 'pvg', 'default')},
             'table 5, pos_5': Cell(dict(first_layer=1, last=5)),
             'table 5, pos_4': Cell(dict(first_layer=1, last=4)),
             'table 5, pos_2': Cell(dict(first_layer=1, last=2)),
@@ -95,8 +100,10 @@ STUDIES = {
         }, baseline='mpvg'),
     'kinds': Study(
         'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
-            f'{joining}, {kind}': Cell(joining, {'model.backbone.position': kind})
-            if kind != 'learnable' else Cell(joining, same=('imagenet_mini', joining))
+            f'{joining}, {kind}': replace(
+                Cell(joining, same=('imagenet_mini', joining)) if kind == 'learnable'
+                else Cell(joining, {'model.backbone.position': kind}),
+                against=f'default, {kind}' if joining == 'lape' else None)
             for kind in KINDS for joining in ('default', 'lape')},
         baseline='default, learnable'),
     'cifar100_table2': Study(

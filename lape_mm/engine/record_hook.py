@@ -7,7 +7,7 @@ import os
 import time
 from datetime import date
 from numbers import Real
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from mmengine.config import Config
@@ -28,21 +28,23 @@ APART = ('work_dir', 'overrides', 'randomness', 'resume', 'launcher', 'default_h
 def fingerprint(cfg: Config) -> str:
     """Twelve letters that two runs share if they run the same config, apart from its seed.
 
-    Nor does it matter where the data lie (``data_root``).
+    Nor does it matter where the data lie (``data_root``), nor in which folder a checkpoint does.
     """
     settings = {key: value for key, value in cfg.to_dict().items()
                 if key not in APART and value is not None
                 and not (key == 'load_from' and cfg.get('resume'))}
-    text = json.dumps(_without_root(settings, cfg.get('data_root')), sort_keys=True, default=str)
+    text = json.dumps(_without_places(settings, cfg.get('data_root')), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _without_root(node: Any, root: str | None) -> Any:
-    """The same with ``data_root`` for what paths begin with."""
+def _without_places(node: Any, root: str | None) -> Any:
+    """The same with ``data_root`` for what paths begin with, and the names alone of checkpoints."""
     if isinstance(node, dict):
-        return {key: _without_root(value, root) for key, value in node.items()}
+        return {key: PurePath(value).name
+                if key in ('checkpoint', 'load_from') and isinstance(value, str)
+                else _without_places(value, root) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
-        return [_without_root(value, root) for value in node]
+        return [_without_places(value, root) for value in node]
     if root and isinstance(node, str) and (node == root or node.startswith(f'{root}/')):
         return 'data_root' + node[len(root):]
     return node

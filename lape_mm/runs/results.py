@@ -103,21 +103,31 @@ class Row:
     Attributes:
         label: what they are called.
         by_seed: the figure of each seed.
+        baseline: the label that it is compared with.
         differences: to the baseline's run of the same seed, by seed.
     """
 
     label: str
     by_seed: dict[int, float]
+    baseline: str | None
     differences: dict[int, float]
 
 
+def later_parts(record: Mapping) -> list[Mapping]:
+    """Fingerprint and commit of what a run was resumed with, where these are others."""
+    return record.get('resumed_with', [])
+
+
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
-            baseline: str | None = None, which: str = 'last') -> list[Row]:
+            baseline: str | Mapping[str, str] | None = None, which: str = 'last') -> list[Row]:
     """One row a label, in the order of the labels.
 
+    Args:
+        baseline: the label that all others are compared with, or one a label.
+
     Raises:
-        RunError: two runs of one label have the same seed, or different settings; the baseline
-            is none of the labels; no finished run is left.
+        RunError: two runs of one label have the same seed, or different settings; one has changed
+            its settings midway; the baseline is none of the labels; no finished run is left.
     """
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, Mapping] = {}
@@ -125,6 +135,9 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
         if not record['finished']:
             continue
         first = kinds.setdefault(label, record)
+        if any(part['fingerprint'] != record['fingerprint'] for part in later_parts(record)):
+            raise RunError(f'{label}: {record["path"]} was resumed with another config than it was '
+                           'started with: leave it out')
         if first['fingerprint'] != record['fingerprint']:
             raise RunError(f'{label}: {first["path"]} and {record["path"]} ran different configs '
                            'of the same name and overrides: leave one of them out')
@@ -134,12 +147,17 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
         seeds[record['seed']] = figure(record, metric, which)
     if not found:
         raise RunError('none of the runs has come to its end')
-    if baseline is not None and baseline not in found:
+    if isinstance(baseline, str) and baseline not in found:
         raise RunError(f'baseline {baseline!r}: expected one of {", ".join(map(repr, found))}')
-    base = found[baseline] if baseline is not None else {}
-    return [Row(label, by_seed, {} if label == baseline else {
-        seed: value - base[seed] for seed, value in by_seed.items() if seed in base})
-        for label, by_seed in found.items()]
+    rows = []
+    for label, by_seed in found.items():
+        against = baseline.get(label) if isinstance(baseline, Mapping) else baseline
+        if against == label:
+            against = None
+        base = found.get(against, {}) if against else {}
+        rows.append(Row(label, by_seed, against, {
+            seed: value - base[seed] for seed, value in by_seed.items() if seed in base}))
+    return rows
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -149,13 +167,14 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def change(values: Sequence[float], digits: int = 2) -> str:
-    """Mean of paired differences, its standard error, and how many of them are above zero."""
+    """Mean of paired differences, its standard error, and how many of them go up and down."""
     if not values:
         return ''
     text = f'{mean(values):+.{digits}f}'
     if len(values) > 1:
         text += f' ± {stdev(values) / len(values) ** .5:.{digits}f}'
-    return f'{text} ({sum(value > 0 for value in values)} of {len(values)} up)'
+    up, down = sum(value > 0 for value in values), sum(value < 0 for value in values)
+    return f'{text} ({up} up, {down} down)'
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -164,15 +183,19 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
                      (head, ['---'] * len(head), *rows))
 
 
-def table(rows: Sequence[Row], metric: str, *, baseline: str | None = None,
-          digits: int = 2) -> str:
-    """Rows as Markdown."""
-    paired = [f'minus {baseline}, paired by seed'] if baseline else []
+def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
+    """Rows as Markdown, with their differences where they have a baseline."""
+    baselines = {row.baseline: None for row in rows if row.baseline}
+    shared = f'minus {next(iter(baselines))}, ' if len(baselines) == 1 else ''
+    paired = [f'{shared}paired by seed'] if baselines else []
+
+    def difference(row: Row) -> str:
+        text = change(list(row.differences.values()), digits)
+        return f'minus {row.baseline}: {text}' if text and len(baselines) > 1 else text
     return markdown(['', 'seeds', f'{metric}, measured', *paired], [
         [row.label, ', '.join(map(str, sorted(row.by_seed))),
          spread(list(row.by_seed.values()), digits),
-         *([change(list(row.differences.values()), digits)] if baseline else [])]
-        for row in rows])
+         *([difference(row)] if paired else [])] for row in rows])
 
 
 def origin(records: Sequence[Mapping]) -> str:
@@ -183,9 +206,9 @@ def origin(records: Sequence[Mapping]) -> str:
     machines = several(record['machine']['gpu'] or f'{record["machine"]["cpu"]}, '
                        f'{record["machine"]["threads"]} thread a run' for record in ended)
     hours = sum(record['cpu_seconds'] for record in ended) / 3600
+    commits = several(part['commit'] for record in ended for part in (record, *later_parts(record)))
     return (f'{len(ended)} runs, {hours:.1f} h of CPU time in all, on {machines}; torch '
-            f'{several(record["versions"]["torch"] for record in ended)}; commit '
-            f'{several(record["commit"] for record in ended)}; '
+            f'{several(record["versions"]["torch"] for record in ended)}; commit {commits}; '
             f'{several(sorted(record["started"] for record in ended))}')
 
 
@@ -200,7 +223,7 @@ def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, wh
     open_ones = [record['path'] for record in records if not record['finished']]
     rows = compare(label_runs(records), records, metric, baseline=baseline, which=which)
     small = all(abs(value) <= 1 for row in rows for value in row.by_seed.values())
-    parts = [table(rows, metric, baseline=baseline, digits=4 if small else 2),
+    parts = [table(rows, metric, digits=4 if small else 2),
              f'Measured: {origin(records)}.']
     if len(rows) and any(len(row.by_seed) > 1 for row in rows):
         parts.append('Mean ± standard deviation over seeds' + (

@@ -82,6 +82,11 @@ def test_a_detector_starts_from_the_classifier_of_its_seed(study, runs, ledger):
     assert '100.00 %' in log, log[-3000:]
     assert runs.recorded(study, 'mpvg, pre-trained', 2)
     assert not runs.recorded(study, 'mpvg', 2)
+    # wherever the runs lie; but not if what it started from were another today
+    moved = studies.Runs(runs.work_dir / 'elsewhere', runs.changes)
+    assert moved.recorded(study, 'mpvg, pre-trained', 2)
+    moved.changes['imagenet_mini'] = {**TINY['imagenet_mini'], 'optim_wrapper.optimizer.lr': .5}
+    assert not moved.recorded(study, 'mpvg, pre-trained', 2)
 
 
 def test_a_run_that_fails_says_so(runs):
@@ -99,13 +104,12 @@ def test_the_full_recipe_in_pieces(runs, ledger, monkeypatch, tmp_path):
     subprocess.run([sys.executable, DATA / 'cifar100/unpack.py', tmp_path / 'cifar'], check=True)
     monkeypatch.setenv('LAPE_MM_CIFAR100', str(tmp_path / 'cifar'))
     given = ('cifar100_table2', 'mpvg', 0)
-    folder = runs.folder(*given)
     short = studies.Runs(runs.work_dir, TINY, minutes=.01)
     with pytest.raises(studies.OutOfTime):
         short.train(*given)
-    assert not (folder / 'last.pth').exists()
+    assert not runs.weights(*given).exists()
     runs.keep(*given)
-    assert runs.recorded(*given) and (folder / 'last.pth').exists()
+    assert runs.recorded(*given) and runs.weights(*given).exists()
 
 
 @pytest.mark.long
@@ -128,6 +132,7 @@ def test_cells_are_what_they_say():
         assert (ROOT / f'configs/{study.config}.py').exists()
         for cell in study.cells.values():
             build_joining(cell.joining, depth=6)
+            assert cell.against is None or cell.against in study.cells
             if cell.same:
                 other = studies.STUDIES[cell.same[0]]
                 assert (other.config, other.metric, other.options, other.amp) == (
@@ -161,6 +166,22 @@ def test_the_ledger_is_of_the_configs_as_they_are(monkeypatch, toolboxes):
             assert not studies.ledger_path(*one).exists() or made.recorded(*one), (cell, one)
 
 
+def test_the_ledger_is_of_commits_of_this_history():
+    """Not of a tree with changes, which nobody else has."""
+    found = {commit for path in studies.LEDGER.rglob('*.json')
+             for record in [studies.results.read_record(path)]
+             for commit in (record['commit'], *(part['commit'] for part in
+                                                studies.results.later_parts(record)))}
+    assert found and not [commit for commit in found if not commit.isalnum()]
+
+    def git(*words):
+        return subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True)
+    if git('rev-parse', '--is-shallow-repository').stdout.strip() != 'false':
+        pytest.skip('this is no clone with its history')
+    assert [commit for commit in found
+            if git('merge-base', '--is-ancestor', commit, 'HEAD').returncode] == []
+
+
 def write_record(study, cell, seed, metrics, fingerprint=None):
     path = studies.ledger_path(study, cell, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,11 +191,14 @@ def write_record(study, cell, seed, metrics, fingerprint=None):
         machine=dict(cpu='CPU', gpu=None, threads=1), metrics=[metrics])))
 
 
-def test_seeds_that_start_from_checkpoints_of_their_own_are_one_row(ledger):
+def test_each_row_has_its_own_baseline(ledger):
     for seed in (0, 1):
         write_record('ade_mini', 'default', seed, {'mIoU': 10. + seed})
-        write_record('ade_mini', 'mpvg, pre-trained', seed, {'mIoU': 12.}, f'of seed {seed}')
-    assert '| mpvg, pre-trained | 0, 1 | 12.00 ± 0.00 | +1.50' in studies.section('ade_mini')
+        write_record('ade_mini', 'default, pre-trained', seed, {'mIoU': 14.})
+        write_record('ade_mini', 'mpvg, pre-trained', seed, {'mIoU': 12.})
+    text = studies.section('ade_mini')
+    assert '| 14.00 ± 0.00 | minus default: +3.50 ± 0.50 (2 up, 0 down) |' in text
+    assert '| 12.00 ± 0.00 | minus default, pre-trained: -2.00 ± 0.00 (0 up, 2 down) |' in text
     write_record('ade_mini', 'mpvg', 0, {'mIoU': 12.}, 'one config')
     write_record('ade_mini', 'mpvg', 1, {'mIoU': 12.}, 'another')
     with pytest.raises(RunError, match='different configs'):
@@ -188,10 +212,10 @@ def test_table_and_plot(ledger, tmp_path, monkeypatch):
         for cell, value in (('default', default), ('mpvg', mpvg)):
             write_record('imagenet_mini', cell, seed, {'accuracy/top1': value})
     text = studies.page()
-    assert '| mpvg | 0, 1 | 12.00 ± 0.00 | +1.50 ± 0.50 (2 of 2 up) |' in text
+    assert '| mpvg | 0, 1 | 12.00 ± 0.00 | +1.50 ± 0.50 (2 up, 0 down) |' in text
     assert '4 runs, 1.0 h of CPU time' in text and 'evidence_imagenet_mini.svg' in text
     assert 'imagenet_mini      4 of  20 runs, 1.0 h' in studies.overview()
-    assert 'ablations          2 of  27 runs, 0.0 h' in studies.overview()  # another's
+    assert 'ablations          4 of  33 runs, 0.0 h' in studies.overview()  # another's
     studies.plot('imagenet_mini')
     first = (tmp_path / 'docs/evidence_imagenet_mini.svg').read_bytes()
     studies.plot('imagenet_mini')

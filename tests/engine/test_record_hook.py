@@ -1,4 +1,5 @@
 """RunRecordHook: what it says of a run, killed or not."""
+import copy
 import json
 from types import SimpleNamespace
 
@@ -34,6 +35,12 @@ def test_a_fingerprint_knows_the_config_but_not_its_place():
     started = config()
     started.load_from = 'weights.pth'
     assert fingerprint(started) != fingerprint(config())
+    started.model.init_cfg = dict(type='Pretrained', checkpoint='a/deit.pth')
+    moved = copy.deepcopy(started)
+    moved.load_from, moved.model.init_cfg.checkpoint = 'x/weights.pth', 'b/c/deit.pth'
+    assert fingerprint(moved) == fingerprint(started)
+    moved.model.init_cfg.checkpoint = 'a/other.pth'
+    assert fingerprint(moved) != fingerprint(started)
 
 
 def runner(folder, loop=EpochBasedTrainLoop, iteration=0, epoch=0):

@@ -36,10 +36,25 @@ def test_differences_are_paired_by_seed():
     assert [row.label for row in rows] == ['default', 'lape']
     assert rows[0].differences == {} and rows[1].differences == {0: 3., 1: -1.}
     assert rows[1].by_seed == {0: 13., 1: 11., 2: 40.}
-    text = results.table(rows, 'top1', baseline='default')
+    assert [row.baseline for row in rows] == [None, 'default']
+    text = results.table(rows, 'top1')
     # deviation sqrt(2), and sqrt(8) / sqrt(2) for the mean of two differences
     assert '| default | 0, 1 | 11.00 ± 1.41 |  |' in text
-    assert '| +1.00 ± 2.00 (1 of 2 up) |' in text
+    assert 'minus default, paired by seed' in text and '| +1.00 ± 2.00 (1 up, 1 down) |' in text
+    assert results.change([0., 1.5, 0.]) == '+0.50 ± 0.50 (1 up, 0 down)'
+    assert 'paired' not in results.table(results.compare(
+        results.label_runs(RUNS), RUNS, 'top1'), 'top1')
+
+
+def test_each_row_against_one_of_its_own():
+    more = [*RUNS, record('mpvg', 0, 16.), record('mpvg', 1, 13.)]
+    rows = results.compare(results.label_runs(more), more, 'top1', baseline=dict(
+        default='default', lape='default', mpvg='lape'))
+    assert rows[2].baseline == 'lape' and rows[2].differences == {0: 3., 1: 2.}
+    text = results.table(rows, 'top1')
+    assert '| paired by seed |' in text
+    assert '| minus default: +1.00 ± 2.00 (1 up, 1 down) |' in text
+    assert '| minus lape: +2.50 ± 0.50 (2 up, 0 down) |' in text
 
 
 def test_the_last_or_the_best():
@@ -60,6 +75,12 @@ def test_what_cannot_be_compared_is_refused():
         results.compare(labels, RUNS, 'top1', baseline='x')
     with pytest.raises(RunError, match='none of the runs has come to its end'):
         results.compare(['a'], [record('a', 0, 1., finished=False)], 'top1')
+
+
+def test_every_commit_of_a_run_is_named():
+    later = record('lape', 3, 1., resumed_with=[dict(fingerprint='lape', commit='def')])
+    assert results.compare(['lape'], [later], 'top1')[0].by_seed == {3: 1.}
+    assert 'commit abc, def;' in results.origin([*RUNS, later])
 
 
 def test_records_are_found_and_read(tmp_path):
