@@ -7,7 +7,8 @@
     python benchmarks/large_runs.py --tflops 60 --configs deit-tiny
 
 The arithmetic is counted by torch over one training step of each config's own model, at its own
-size (matrix products, convolutions and attention; sampling and normalisation are not counted).
+size (matrix products, convolutions and attention; sampling and normalisation are not counted); on
+COCO at the mean size that the config's own augmentation makes of an image of 480 x 640.
 Hours are projected, not measured: images of the schedule x arithmetic / a rate that is assumed to
 be sustained. The joinings cost the same to a tenth of a percent: MPVG's is shown.
 """
@@ -17,14 +18,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 
+import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import InstanceData, PixelData
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 from lape_mm.runs.results import markdown
 
@@ -39,9 +46,7 @@ SCALING = .9
 
 def configs() -> Iterator[Path]:
     """One a model and recipe."""
-    for path in sorted((ROOT / 'configs').rglob('*-mpvg_*.py')):
-        if '_4xb2-' not in path.name:  # UperNet's second batch size
-            yield path
+    yield from sorted((ROOT / 'configs').rglob('*-mpvg_*.py'))
 
 
 def sample(cfg: Config, height: int, width: int):
@@ -69,10 +74,30 @@ def sample(cfg: Config, height: int, width: int):
     return found
 
 
+def mean_size(cfg: Config, draws: int = 500) -> tuple[int, int]:
+    """Height and width that the config's augmentation makes of 480 x 640, a common size of COCO's.
+
+    Of the mean, each is rounded up to 32, as batches are.
+    """
+    from mmdet.structures.bbox import HorizontalBoxes
+    init_default_scope('mmdet')
+    steps = Compose([step for step in cfg.train_pipeline
+                     if not step['type'].startswith(('Load', 'Pack'))])
+    np.random.seed(0)
+    sizes = []
+    for _ in range(draws):
+        made = steps(dict(img=np.zeros((480, 640, 3), np.uint8), img_shape=(480, 640),
+                          gt_bboxes=HorizontalBoxes(torch.zeros(0, 4)),
+                          gt_bboxes_labels=np.zeros(0, int), gt_ignore_flags=np.zeros(0, bool)))
+        sizes.append(made['img_shape'][:2])
+    height, width = np.mean(sizes, axis=0)
+    return ceil(height / 32) * 32, ceil(width / 32) * 32
+
+
 def size_of(cfg: Config) -> tuple[int, int]:
-    """Height and width of a training image: the largest of multi-scale training."""
+    """Height and width of a training image; the mean of multi-scale training."""
     if cfg.default_scope == 'mmdet':
-        return 800, 1344
+        return mean_size(cfg)
     size = cfg.model.data_preprocessor.get('size') or cfg.model.backbone.get('img_size', 224)
     return (size, size) if isinstance(size, int) else tuple(size)
 
@@ -96,6 +121,22 @@ def convolution_backward(grad_shape, x_shape, weight_shape, *rest, **kwargs) -> 
     return 2 * places * prod(weight_shape[1:]) * sum(mask[:2])
 
 
+def attention(query, key, value, *rest, **kwargs) -> int:
+    """Of torch's fused attention on a CPU, which its own count leaves out."""
+    return sdpa_flop_count(query, key, value)
+
+
+def attention_backward(gradient, query, key, value, *rest, **kwargs) -> int:
+    """Likewise; the logits are computed once more."""
+    return sdpa_backward_flop_count(gradient, query, key, value)
+
+
+COUNTS = {
+    torch.ops.aten.convolution_backward: convolution_backward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward}
+
+
 def gflops(cfg: Config) -> float:
     """Of one image's training step: forward and backward."""
     init_default_scope(cfg.default_scope)
@@ -109,9 +150,7 @@ def gflops(cfg: Config) -> float:
     height, width = size_of(cfg)
     # BatchNorm of a pooled pixel needs two images
     batch = 1 if cfg.default_scope == 'mmdet' else 2
-    counter = FlopCounterMode(display=False, custom_mapping={
-        torch.ops.aten.convolution_backward: convolution_backward})
-    with counter:
+    with FlopCounterMode(display=False, custom_mapping=COUNTS) as counter:
         losses = model.loss(torch.rand(batch, 3, height, width),
                             [sample(cfg, height, width) for _ in range(batch)])
         loss, _ = model.parse_losses(losses)
@@ -141,8 +180,8 @@ def page() -> str:
     record = json.loads(RECORD.read_text())
     return (f'### What the large runs would take\n\n{table(record)}\n\nCounted by '
             f'`python benchmarks/large_runs.py --write` with torch {record["torch"]}; projected '
-            f'for {record["tflops"]:g} TFLOP/s sustained a GPU, which is an assumption, and '
-            f'{SCALING:.0%} of eight times that on eight.')
+            f'for {record["tflops"]:g} TFLOP/s sustained a GPU, which is assumed, not measured, '
+            f'and {SCALING:.0%} of eight times that on eight.')
 
 
 def table(record: dict) -> str:
@@ -150,7 +189,8 @@ def table(record: dict) -> str:
     rows = []
     for row in record['rows']:
         hours = row['images'] * row['gflops'] / (record['tflops'] * 1e3) / 3600
-        rows.append([f'`{Path(row["config"]).stem}`', f'{row["size"][0]} x {row["size"][1]}',
+        rows.append([f'`{row["config"].removeprefix("configs/")}`',
+                     f'{row["size"][0]} x {row["size"][1]}',
                      f'{row["images"] / 1e6:.1f}', f'{row["gflops"]:,.1f}', f'{hours:,.1f}',
                      f'{hours / 8 / SCALING:,.1f}'])
     return markdown(

@@ -13,6 +13,7 @@ not run again, unless its config has changed since. Studies share runs: two at a
 --work-dir each.
 """
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -34,6 +35,8 @@ from lape_mm.runs.errors import RunError, exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / 'benchmarks/ledger'
+# the folders of data sets that are read
+PARTS = ('train', 'val', 'images', 'annotations', 'train2017', 'val2017', 'cifar-100-python')
 
 
 def name_of(cell: str, seed: int) -> str:
@@ -45,6 +48,37 @@ def name_of(cell: str, seed: int) -> str:
 def ledger_path(study: str, cell: str, seed: int) -> Path:
     """Where a run's record is kept."""
     return LEDGER / study / f'{name_of(cell, seed)}.json'
+
+
+def digest(folder: str | Path) -> str:
+    """Sixteen letters that say which images and labels a data set's folder holds.
+
+    Raises:
+        RunError: it holds none.
+    """
+    found = hashlib.sha256()
+    paths = sorted(path for part in PARTS for path in Path(folder, part).rglob('*')
+                   if path.is_file())
+    if not paths:
+        raise RunError(f'{folder}: none of {", ".join(PARTS)} is there, see docs/evidence.md')
+    for path in paths:
+        found.update(path.relative_to(folder).as_posix().encode() + b'\0')
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:16]
+
+
+def check_data(study: str) -> None:
+    """Compares what a study and those that it starts from would be run on with their records' data.
+
+    Raises:
+        RunError: it is another data set.
+    """
+    for name in dict.fromkeys([study, *(cell.start[0] for cell in STUDIES[study].cells.values()
+                                        if cell.start)]):
+        folder = load_config(f'configs/{STUDIES[name].config}.py').data_root
+        if (found := digest(folder)) != STUDIES[name].data:
+            raise RunError(f'{folder}: not the images and labels of the study {name}, see '
+                           f'docs/evidence.md: digest {found}, expected {STUDIES[name].data}')
 
 
 class OutOfTime(Exception):
@@ -296,14 +330,17 @@ def main() -> int:
     def work() -> None:
         if args.list:
             print(overview())
-        elif args.write:
+            return
+        if args.write:
             import tables
             for study in begun():
                 plot(study)
             tables.write()
-        elif not args.study:
+            return
+        if not args.study:
             parser.error(f'a study is needed: {", ".join(STUDIES)}')
-        elif args.check:
+        check_data(args.study)
+        if args.check:
             check(args.study, args.check[0], int(args.check[1]))
         else:
             run(args.study, args)

@@ -40,6 +40,7 @@ class Study:
         metric: what is compared, and ``digits`` of it.
         cells: by name.
         baseline: the cell that the others are paired with, unless they name another.
+        data: digest of the images and labels that its records were made of.
         options, amp: --cfg-options and --amp of all its runs.
     """
 
@@ -47,6 +48,7 @@ class Study:
     config: str
     metric: str
     cells: Mapping[str, Cell]
+    data: str
     baseline: str = 'default'
     digits: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -69,20 +71,23 @@ ON_DEVICE = {'train_cfg.type': 'lape_mm.DeviceTrainLoop', 'train_cfg.compile': T
              'val_dataloader.num_workers': 1}
 CLASSIFIER = 'studies/deit_imagenet-mini'
 TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
+# see docs/evidence.md, 'The data'
+IMAGENET_MINI, CIFAR100, ADE_MINI, COCO_MINI = (
+    'e97ddd1f8b799983', '31970b77213fbddc', '996c090a47cf060b', '9e3407db1597dc84')
 STUDIES = {
     'imagenet_mini': Study(
-        'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(),
+        'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(), IMAGENET_MINI,
         seeds=(0, 1, 2, 3, 4)),
     'cifar100_subset': Study(
         'ViT-Lite on 5,000 images of CIFAR-100', 'studies/vit-lite_cifar100-subset',
-        'accuracy/top1', joinings()),
+        'accuracy/top1', joinings(), CIFAR100),
     'ade_mini': Study(
         'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
-        'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini')),
+        'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini'), ADE_MINI),
     'coco_mini': Study(
         'Mask R-CNN with ViT-Adapter on the people of coco_mini',
         'studies/mask-rcnn_vit-adapter_coco-mini', 'coco/bbox_mAP_50',
-        joinings('imagenet_mini'), digits=4),
+        joinings('imagenet_mini'), COCO_MINI, digits=4),
     # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
     'ablations': Study(
         'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
@@ -97,7 +102,7 @@ STUDIES = {
             'figure 5a, tokens averaged alone': Cell('default', {
                 'model.backbone.class_token': False}),
             'figure 5b, last term alone': Cell(dict(last=0)),
-        }, baseline='mpvg'),
+        }, IMAGENET_MINI, baseline='mpvg'),
     'kinds': Study(
         'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
             f'{joining}, {kind}': replace(
@@ -105,12 +110,12 @@ STUDIES = {
                 else Cell(joining, {'model.backbone.position': kind}),
                 against=f'default, {kind}' if joining == 'lape' else None)
             for kind in KINDS for joining in ('default', 'lape')},
-        baseline='default, learnable'),
+        IMAGENET_MINI, baseline='default, learnable'),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
-        options=ON_DEVICE, amp='bf16'),
+        CIFAR100, options=ON_DEVICE, amp='bf16'),
     'cifar100_100e': Study(
         'ViT-Lite-7/4 on CIFAR-100, the same in 100 epochs', TABLE_2, 'accuracy/top1', joinings(),
-        options={**ON_DEVICE, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
+        CIFAR100, options={**ON_DEVICE, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
         amp='bf16'),
 }

@@ -35,7 +35,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + '/annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
-max_epochs = 24
+max_epochs = 40
 train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)
 param_scheduler = _base_.param_scheduler
 param_scheduler[1].update(end=max_epochs)

@@ -10,6 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
 LABELS = re.compile(r'\b(measured|paper|counted|projected|recipe|setting)\b', re.IGNORECASE)
+# a paragraph that is about the table beside it: it begins with the origin, or announces the table
+ABOUT = re.compile(r'^\W*(measured|counted|projected|from the)\b|measured:$', re.IGNORECASE)
+COMMAND = re.compile(r'`(?:uv run )?python ((?:benchmarks|tools|docs)/\S+?\.py)')
 # a figure: a number by itself, perhaps with a unit or a spread; not one within a name or a command
 UNIT = r'[%×x]|pp|s|ms|MB|GB|M|K|h|min|±.*|\(.*\)|/.*|to .*'
 FIGURE = re.compile(rf'^[*<>~+−-]*\d[\d,.]*\s*({UNIT})?\**$')
@@ -26,27 +29,34 @@ def cells(line):
 
 
 def unlabelled(text):
-    """Cells with a figure whose origin nothing says: not the cell, its row, its column, the
-    table's corner, nor the paragraphs around the table."""
+    """Cells with a figure whose origin nothing says: not the cell, its row's words, its column, the
+    table's corner, nor a paragraph beside the table that is about it."""
     found, parts = [], blocks(text)
     for place, block in enumerate(parts):
         lines = block.splitlines()
         if len(lines) < 3 or not re.match(r'^\|?[\s:|-]+$', lines[1]):
             continue
         around = [part for part in parts[max(0, place - 1):place + 2] if part != block]
-        if any(LABELS.search(part) for part in around):
+        if any(LABELS.search(part) and ABOUT.search(part) for part in around):
             continue
         head = cells(lines[0])
         for line in lines[2:]:
             row = cells(line)
+            words = ' '.join(cell for cell in row if not FIGURE.match(cell))
             found += [cell for name, cell in zip(head, row) if FIGURE.match(cell)
-                      and not LABELS.search(f'{head[0]} {name} {row[0]} {cell}')]
+                      and not LABELS.search(f'{head[0]} {name} {words} {cell}')]
     return found
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_figure_says_where_it_is_from(page):
     assert unlabelled(page.read_text()) == []
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_commands_that_are_named_are_there(page):
+    """Nothing is said to be measured by what nobody can run."""
+    assert [name for name in COMMAND.findall(page.read_text()) if not (ROOT / name).exists()] == []
 
 
 TABLE = '| model | {head} |\n|---|---|\n| {row} | {cell} |\n'
@@ -59,8 +69,11 @@ def test_a_figure_without_origin_is_found(cell):
     assert unlabelled(f'Results:\n\n{bare}\nThat is all.') == [cell]
     for labelled in (TABLE.format(head='top-1, paper', row='DeiT', cell=cell),
                      TABLE.format(head='top-1', row='DeiT, measured', cell=cell),
-                     f'{bare}\nMeasured on a CPU.', f'From the paper:\n\n{bare}'):
+                     f'{bare}\nMeasured on a CPU.', f'From the paper:\n\n{bare}',
+                     f'Time, measured:\n\n{bare}'):
         assert unlabelled(labelled) == []
+    for other in (f'The paper has more of them.\n\n{bare}', f'{bare}\nA setting changes that.'):
+        assert unlabelled(other) == [cell]
 
 
 @pytest.mark.parametrize('cell', ['`lr=5e-4`', 'DeiT-3', 'yes', '', '2D'])
