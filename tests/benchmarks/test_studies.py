@@ -89,6 +89,36 @@ def test_a_detector_starts_from_the_classifier_of_its_seed(study, runs, ledger):
     assert not moved.recorded(study, 'mpvg, pre-trained', 2)
 
 
+def test_other_data_are_refused(tmp_path, monkeypatch, ledger):
+    monkeypatch.setenv('LAPE_MM_IMAGENET', str(tmp_path))
+    with pytest.raises(RunError, match=f'{tmp_path}: none of train, val'):
+        studies.check_data('imagenet_mini')
+    (tmp_path / 'train').mkdir()
+    (tmp_path / 'train/a.JPEG').write_bytes(b'1')
+    first = studies.digest(tmp_path)
+    (tmp_path / 'notes.txt').write_text('not read by any run')
+    assert studies.digest(tmp_path) == first
+    for study in ('imagenet_mini', 'ablations', 'kinds'):
+        data = studies.STUDIES[study].data
+        with pytest.raises(RunError, match=f'digest {first}, expected {data}'):
+            studies.check_data(study)
+    (tmp_path / 'train/a.JPEG').write_bytes(b'2')
+    second = studies.digest(tmp_path)
+    (tmp_path / 'train/a.JPEG').rename(tmp_path / 'train/b.JPEG')
+    assert len({first, second, studies.digest(tmp_path)}) == 3
+
+
+def test_the_data_of_the_records(runs):
+    for study in ('imagenet_mini', 'ade_mini', 'coco_mini'):
+        studies.check_data(study)
+
+
+def test_the_data_that_a_study_starts_from_count_too(runs, monkeypatch):
+    monkeypatch.setenv('LAPE_MM_IMAGENET', str(DATA / 'coco_mini'))
+    with pytest.raises(RunError, match='of the study imagenet_mini'):
+        studies.check_data('ade_mini')
+
+
 def test_a_run_that_fails_says_so(runs):
     runs.changes['imagenet_mini']['model.head.num_classes'] = 3
     try:
