@@ -301,6 +301,12 @@ def test_the_log_says_what_became_of_a_checkpoint(deit_file, monkeypatch):
     assert any('another joining' in text for text in said)
 
 
+def test_a_distillation_token_is_refused():
+    with pytest.raises(ValueError, match='distilled=True.*DistilledClassifier'):
+        little('lape', distilled=True)
+    assert little('lape', distilled=False).dist_token is None
+
+
 def test_nothing_of_a_checkpoint_is_executed(tmp_path):
     class Bad:
         def __reduce__(self):
