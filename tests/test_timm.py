@@ -272,6 +272,41 @@ def test_checkpoint_path_takes_lapes_weights():
                                    rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize('how', ['checkpoint_path', 'pretrained'])
+def test_weights_of_another_architecture_are_refused(tmp_path, how):
+    path = str(tmp_path / 'scaled.pth')
+    torch.save(timm.models.VisionTransformer(
+        embed_dim=24, depth=3, num_heads=3, init_values=.1).state_dict(), path)
+    options = dict(checkpoint_path=path) if how == 'checkpoint_path' else \
+        dict(pretrained=True, pretrained_cfg_overlay=dict(file=path))
+    with pytest.raises(CheckpointError, match='6 of its weights.*blocks.0.ls1.gamma'):
+        timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, **options)
+
+
+def test_the_log_says_what_became_of_a_checkpoint(deit_file, monkeypatch):
+    said = []
+    monkeypatch.setattr('lape_mm.checkpoints.transfer.print_log',
+                        lambda text, **options: said.append(text))
+    timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, checkpoint_path=deit_file[1])
+    assert len(said) == 1 and deit_file[1] in said[0] and '100.00 %' in said[0]
+    assert 'unused     0' in said[0]  # its head is the model's
+    golden = torch.load('tests/data/goldens/lape_learnable_LaPE.pt', weights_only=True)
+    config, path = golden['config'], deit_file[1]
+    torch.save(golden['state_dict'], path)
+    said.clear()
+    timm.create_model(
+        'deit_tiny_patch16_224.default', num_classes=len(golden['state_dict']['head.weight']),
+        img_size=config['img_size'], patch_size=config['patch_size'], checkpoint_path=path,
+        arch={key: config[key] for key in ('embed_dim', 'depth', 'num_heads')})
+    assert any('another joining' in text for text in said)
+
+
+def test_a_distillation_token_is_refused():
+    with pytest.raises(ValueError, match='distilled=True.*DistilledClassifier'):
+        little('lape', distilled=True)
+    assert little('lape', distilled=False).dist_token is None
+
+
 def test_nothing_of_a_checkpoint_is_executed(tmp_path):
     class Bad:
         def __reduce__(self):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from lape_mm.position.embedding import KINDS
+from lape_mm.position import KINDS
 from lape_mm.registry import MODELS
 
 from .checks import check_count, check_rate
@@ -137,6 +137,8 @@ class CompactTransformer(VisionTransformer):
         ValueError: for any argument that the model cannot be built with, naming what is allowed.
     """
 
+    positions = KINDS
+
     def __init__(self, *, arch: str | Mapping = 'vit_lite_7_4', img_size: int | Sequence[int] = 32,
                  in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str = 'learnable', class_token: bool | None = None,
@@ -146,9 +148,6 @@ class CompactTransformer(VisionTransformer):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         if sizes['pool'] not in POOLS:
             raise ValueError(f'arch: pool={sizes["pool"]!r}, expected one of {POOLS}')
-        if position not in KINDS:
-            raise ValueError(f'position={position!r}: expected one of '
-                             f'{", ".join(map(repr, KINDS))}')
         check_rate('attn_drop_rate', attn_drop_rate)
         sequence = sizes['pool'] == 'sequence'
         if sequence and class_token:

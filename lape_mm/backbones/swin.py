@@ -114,11 +114,11 @@ class Swin(Encoder):
 
     def check_joining(self, joining: str | Mapping) -> None:
         """Raises ValueError for a joining that has no meaning here."""
-        if self.joining == PRESETS['unshare']:
+        if self.joining.tables(self.depth) > 1:
             allowed = ', '.join(repr(name) for name in PRESETS if name != 'unshare')
             raise ValueError(f"joining={joining!r}: a table a layer has one grid, but Swin's grid "
                              f'shrinks; expected one of {allowed}, or a dict of settings')
-        if not self.table_names and self.joining != PRESETS['default']:
+        if not self.table_names and self.joining != Joining():
             raise ValueError(f'position=None leaves joining={joining!r} nothing to deliver: '
                              f"expected joining='default', or a position of {KINDS}")
 

@@ -10,7 +10,7 @@ import torch
 from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
-from lape_mm.position import RELATIVE, Delivery
+from lape_mm.position import KINDS, RELATIVE, Delivery
 from lape_mm.position.relative import relative_index, relative_norm, relative_plan, relative_table
 from lape_mm.registry import MODELS
 
@@ -49,12 +49,23 @@ class VisionTransformer(Encoder):
         block: class of the layers, which takes what `Block` takes.
         layers: further arguments of each layer, L entries.
         kwargs: see `Encoder`.
+
+    Attributes:
+        positions: of the class: what ``position`` may be.
+
+    Raises:
+        ValueError: for another ``position``, and as `Encoder` does.
     """
+
+    positions: tuple[str, ...] = (*KINDS, RELATIVE)
 
     def __init__(self, *, sizes: Mapping, img_size: int | Sequence[int], stem: nn.Module,
                  stride: int, joining: str | Mapping, class_token: bool | None, position: str,
                  distilled: bool = False, block: type[nn.Module] = Block,
                  layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
+        if position not in self.positions:  # a table for none would be missed in the first forward
+            raise ValueError(f'position={position!r}: expected one of '
+                             f'{", ".join(map(repr, self.positions))}')
         dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
         height, width = image_sides(img_size, stride)
         grid = -(-height // stride), -(-width // stride)

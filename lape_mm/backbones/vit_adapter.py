@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lape_mm.position import KINDS, RELATIVE
+from lape_mm.position import KINDS
 from lape_mm.registry import MODELS
 
 from .adapter_layers import (
@@ -73,6 +73,8 @@ class ViTAdapter(VisionTransformer):
         ValueError: for any argument that the model cannot be built with, naming what is allowed.
     """
 
+    positions = KINDS
+
     def __init__(self, *, arch: str | Mapping = 'tiny', variant: str = 'detection',
                  img_size: int | Sequence[int] = 224, joining: str | Mapping = 'default',
                  position: str = 'learnable', class_token: bool | None = None,
@@ -97,8 +99,6 @@ class ViTAdapter(VisionTransformer):
                 window is None or is_count(window) for window in windows):
             raise ValueError(f'windows={windows!r}: expected {depth} entries, one a layer: a side '
                              'in tokens, or None')
-        if position == RELATIVE:
-            raise ValueError(f'position={position!r}: expected one of {KINDS}')
         super().__init__(
             sizes=sizes, img_size=img_size, stride=PATCH,
             stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), in_channels=3,

@@ -87,6 +87,15 @@ MASK_DECODER = (
     ('layers.{}.ln1.', 'blocks.{}.norm1.'),
     ('layers.{}.ln2.', 'blocks.{}.norm2.'),
 )
+# layer scales as timm, BEiT and mmpretrain name them, the latter after its other names are ours
+LAYER_SCALE = re.compile(r'(?:blocks|layers)\.(\d+)\.'
+                         r'(?:ls([12])\.gamma|gamma_([12])|(?:attn|ffn)\.gamma([12])\.weight)')
+
+
+def layer_scale(key: str) -> str | None:
+    """Our name of a layer scale that has somebody else's, None for any other key."""
+    found = LAYER_SCALE.fullmatch(key)
+    return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
 
 
 def wrapper(content: Mapping) -> str | None:

@@ -1,6 +1,7 @@
 """Loading a backbone from a checkpoint of another task, and saying what was found in it."""
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import re
@@ -15,9 +16,18 @@ from lape_mm.position import resize_table
 from lape_mm.registry import WEIGHT_INITIALIZERS
 
 from .files import CheckpointError, read_checkpoint
-from .layouts import backbone_state
+from .layouts import backbone_state, layer_scale
 
 TABLE = re.compile(r'pos_embed\d*')
+# PE's own norms, which a file of another joining may leave over
+PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
+# outside the layers, what all tokens go through or attend to: a norm before the first layer, and
+# register tokens, as timm, mmpretrain, OpenCLIP, DINOv2 and DINOv3 name them
+BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token|register_tokens?'
+                           r'|storage_tokens)(\..*)?')
+# weights without a place -> the argument of a backbone that makes one
+PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': ('layer_scale', True),
+          r'\.relative_position_bias_table': ('position', 'relative')}
 
 
 @dataclass
@@ -65,7 +75,8 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
 
     Raises:
         CheckpointError: for a file that cannot be read, has no ViT, or less of it than
-            ``min_share``; nothing of the model has been changed then.
+            ``min_share``, or whose layers compute something else (see `match`); nothing of the
+            model has been changed then.
     """
     if not 0 <= min_share <= 1:
         raise ValueError(f'min_share={min_share}: expected a share, 0..1')
@@ -76,11 +87,7 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         text = str(error)
         raise CheckpointError(text if text.startswith(str(path)) else f'{path}: {text}') from None
     report.unused.update(dict.fromkeys(outside, ''))
-    print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
-    if lost := [name for name in report.missing if re.search(r'pos_embed|bias_table', name)]:
-        print_log(f'{path}: no position embedding found for {lost[0]}'
-                  + (f' and {len(lost) - 1} more' if lost[1:] else ''), logger='current',
-                  level=logging.WARNING)
+    log(report, model, str(path))
     if report.share < min_share:
         first = [f'{name} ({why})' if why else name for name, why in report.missing.items()][:5]
         raise CheckpointError(
@@ -88,6 +95,19 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
             f'min_share={min_share:g}; missing first: {", ".join(first)}')
     model.load_state_dict(fitting, strict=False)
     return report
+
+
+def log(report: TransferReport, model: nn.Module, path: str) -> None:
+    """The report goes to the log, with a warning about what no model should lack unnoticed."""
+    print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
+    for what, names in (
+            ('no position embedding found for',
+             [name for name in report.missing if re.search(r'pos_embed|bias_table', name)]),
+            ('its model has another joining, whose norms of the position embedding are left out:',
+             [name for name in report.unused if PE_NORM.fullmatch(name)])):
+        if names:
+            print_log(f'{path}: {what} {_first(names, 1)}', logger='current',
+                      level=logging.WARNING)
 
 
 @WEIGHT_INITIALIZERS.register_module()
@@ -103,9 +123,19 @@ class BackboneWeights:
 
 def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
         -> tuple[dict[str, Tensor], TransferReport]:
-    """What of a state dict fits a backbone, in the model's shapes, and the report about it."""
+    """What of a state dict fits a backbone, in the model's shapes, and the report about it.
+
+    Raises:
+        CheckpointError: for a position embedding whose grid cannot be told, integers in the place
+            of weights, and a file that has more in the model's layers, or before them, than the
+            model: what it would compute without them has nothing to do with the file. PE's own
+            norms may be left over, and so may all that follows the layers, or is deeper.
+    """
     report, fitting, wanted, found = TransferReport(), {}, 0, 0
     own = model.state_dict()
+    state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
+             for key, value in state.items()}
+    check_places(model, [key for key in state if key not in own])
     classifier = {name for name, _ in model.vit_parameters()
                   if not name.endswith(('.gamma1', '.gamma2'))}
     for name, target in own.items():
@@ -134,6 +164,42 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
     report.unused.update((key, '') for key in state if key not in own)
     report.share = found / wanted
     return fitting, report
+
+
+def check_places(model: Any, names: list[str]) -> None:
+    """Refuses a file with weights that change what the model's layers compute.
+
+    Args:
+        model: a backbone.
+        names: of the file's weights that have no place in it.
+
+    Raises:
+        CheckpointError: there are some, which are counted and named.
+    """
+    layers = {id(layer) for layer in model.layers_in_order()}
+    starts = [f'{name}.' for name, module in model.named_modules() if id(module) in layers]
+    starts += [start.replace('blocks.', 'layers.', 1) for start in starts
+               if start.startswith('blocks.')]  # mmpretrain's, where we have no name for the rest
+    foreign = [name for name in names if not PE_NORM.fullmatch(name)
+               and (name.startswith(tuple(starts)) or BEFORE_LAYERS.fullmatch(name))]
+    if not foreign:
+        return
+    kind = type(model)
+    known = {name for cls in kind.__mro__ if '__init__' in vars(cls)
+             for name in inspect.signature(vars(cls)['__init__']).parameters}
+    # where a class takes but some values of an argument it lists them, as `positions`
+    hints = [f'{argument}={value!r}' for pattern, (argument, value) in PLACES.items()
+             if argument in known and value in getattr(kind, f'{argument}s', [value])
+             and any(re.search(pattern, name) for name in foreign)]
+    raise CheckpointError(
+        f'it is of another architecture: {len(foreign)} of its weights have no place in '
+        f'{kind.__name__}, which would compute something else without them: {_first(foreign, 4)}'
+        + (f'; {kind.__name__} has a place for some with {" and ".join(hints)}' if hints else ''))
+
+
+def _first(names: list[str], most: int) -> str:
+    """The first few of some names, and how many more there are."""
+    return ', '.join(names[:most]) + (f' and {len(names) - most} more' if names[most:] else '')
 
 
 def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],

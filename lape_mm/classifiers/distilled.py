@@ -1,7 +1,7 @@
 """DeiT's training with a distillation token, which mmpretrain can only evaluate."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,17 @@ from mmpretrain.models.classifiers import ImageClassifier
 from mmpretrain.models.heads import DeiTClsHead
 from torch import Tensor, nn
 
+from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.registry import MODELS
+
+WEIGHTS = ('pretrained', 'checkpoint', 'checkpoint_path')
+
+
+def names_weights(cfg: Any) -> bool:
+    """Whether a config says anywhere what weights to load, from a file or from timm's store."""
+    if isinstance(cfg, Mapping):
+        return any(cfg.get(key) for key in WEIGHTS) or names_weights(list(cfg.values()))
+    return isinstance(cfg, (list, tuple)) and any(map(names_weights, cfg))
 
 
 @MODELS.register_module()
@@ -58,8 +68,8 @@ class DistilledClassifier(ImageClassifier):
     Args:
         teacher: a classifier's config, such as ``dict(type='TimmClassifier',
             model_name='regnety_160', pretrained=True)``, which sees the same batch as the student;
-            None for none. It is built at the first iteration, frozen, and no part of checkpoints
-            and averages.
+            None for none. It is built at the first iteration, with the weights that its config
+            names, frozen, and no part of checkpoints and averages. A module is taken as it is.
         teacher_share: of the teacher in the loss, 0..1.
         kwargs: see ImageClassifier; the head has to be a `DistilledClsHead`.
 
@@ -79,9 +89,31 @@ class DistilledClassifier(ImageClassifier):
         # in a list, so that state dicts, averages and DDP do not see it
         self._teacher: list[Any] = [] if teacher is None else [teacher]
 
+    def init_weights(self) -> None:
+        """As of any model, called before training.
+
+        Raises:
+            CheckpointError: the teacher's config names no weights for all of it, so that it would
+                say noise.
+        """
+        for teacher in self._teacher:
+            # a backbone's alone would leave the classifier random
+            if isinstance(teacher, Mapping) and not names_weights(
+                    {key: value for key, value in teacher.items() if key != 'backbone'}):
+                raise CheckpointError(
+                    f'teacher={dict(teacher)!r:.300}: names no weights of a whole classifier, '
+                    "expected pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
+                    'checkpoint=..), as its type takes them, or teacher=None')
+        super().init_weights()
+
     def _build_teacher(self) -> None:
         if self._teacher and not isinstance(self._teacher[0], nn.Module):
             self._teacher[0] = MODELS.build(self._teacher[0])
+            # it is what loads an init_cfg; where there is none, weights have been loaded already,
+            # and timm's models would draw them anew
+            if any(names_weights(getattr(module, 'init_cfg', None))
+                   for module in self._teacher[0].modules()):
+                self._teacher[0].init_weights()
         for teacher in self._teacher:
             teacher.eval().requires_grad_(False)
 

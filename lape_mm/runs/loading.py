@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -80,10 +81,16 @@ def misfits(model: Any, found: Mapping[str, Tensor], *, partly: bool = False) ->
         model: maybe in the wrapper of a distributed run.
         found: the weights.
         partly: whether names may be missing or more, and shapes others, as for a model that only
-            starts from weights of another task.
+            starts from weights of another task. Some weight has to be the model's all the same.
     """
     wanted = (model.module if is_model_wrapper(model) else model).state_dict()
     shared = [name for name in wanted if name in found]
+    if partly and not any(getattr(found[name], 'shape', None) == wanted[name].shape
+                          for name in shared):
+        return one_line(
+            f'holds no weight of the model under its name and in its shape: the model begins with '
+            f'{next(iter(wanted), None)}, the file with {next(iter(found), None)}. A file of a '
+            'backbone alone, or of somebody else, is given by model.backbone.init_cfg.checkpoint')
     differences = {} if partly else {
         'missing': [name for name in wanted if name not in found],
         'unknown to the model': [name for name in found if name not in wanted],
@@ -102,7 +109,8 @@ def misfits(model: Any, found: Mapping[str, Tensor], *, partly: bool = False) ->
 class FittingWeightsHook(Hook):
     """Ends a run whose checkpoint mmengine would load in part, and one with integers as weights.
 
-    A resumed run needs all of its weights, and its place; `load_from` takes what is there.
+    A resumed run needs all of its weights, and its place; `load_from` takes what is there, if
+    anything is.
     """
 
     priority = 'VERY_HIGH'  # before the weights are copied anywhere
@@ -111,7 +119,15 @@ class FittingWeightsHook(Hook):
         resumes = runner.cfg.get('resume')
         averaged = {name.removeprefix('module.'): value for name, value
                     in (checkpoint.get('ema_state_dict') or {}).items() if name != 'steps'}
-        for found in (checkpoint.get('state_dict', checkpoint), *([averaged] if averaged else [])):
+        weights = checkpoint.get('state_dict', checkpoint)
+        if not resumes:
+            if weights is checkpoint:  # the weights alone: EMAHook knows but the other form
+                weights = copy(checkpoint)
+                checkpoint.clear()
+                checkpoint['state_dict'] = weights
+            # mmengine drops this, too
+            weights = {str(name).removeprefix('module.'): value for name, value in weights.items()}
+        for found in (weights, *([averaged] if averaged else [])):
             if text := misfits(runner.model, found, partly=not resumes):
                 raise CheckpointError(text)
         for name in ('epoch', 'iter') if resumes else ():

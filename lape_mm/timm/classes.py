@@ -11,7 +11,17 @@ from .model import TimmModel, as_maps
 
 
 class DeiTClassifier(TimmModel, DeiT):
-    """`DeiT` for timm."""
+    """`DeiT` for timm.
+
+    Raises:
+        ValueError: for ``distilled``, whose second classifier it lacks.
+    """
+
+    def __init__(self, *, distilled: bool = False, **kwargs):
+        if distilled:
+            raise ValueError(f'distilled={distilled!r}: expected False, models for timm have one '
+                             'classifier; lape_mm.DistilledClassifier trains one with two')
+        super().__init__(**kwargs)
 
 
 class T2TViTClassifier(TimmModel, T2TViT):

@@ -151,11 +151,12 @@ class TimmModel(Encoder):
         norms of PE, call `lape_mm.checkpoints.load_backbone`.
 
         Raises:
-            CheckpointError: the file cannot be read, or anything of the model is not in it.
+            CheckpointError: the file cannot be read, anything of the model is not in it, or more
+                is in its layers.
         """
         content = read_checkpoint(checkpoint_path)
         try:
-            fitting = fit(content, self, prefix or None)
+            fitting = fit(content, self, prefix or None, path=str(checkpoint_path))
             self.load_state_dict(fitting)
         except (CheckpointError, RuntimeError) as error:
             raise CheckpointError(f'{checkpoint_path}: {" ".join(str(error).split())}') from None

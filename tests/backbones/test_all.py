@@ -60,6 +60,19 @@ def test_a_step_with_a_finite_gradient_on_every_parameter(name, joining, dtype):
     optimizer.step()
 
 
+@pytest.mark.parametrize('name', [name for name in MODELS if name != 'Swin'])
+def test_there_is_always_a_position_embedding(name):
+    wrong = [None, '', 'rope', ['learnable']]
+    if name == 'ViTAdapter' or name in COMPACT:
+        wrong.append('relative')
+    for position in wrong:
+        with pytest.raises(ValueError) as error:
+            build(name, 'default', position=position)
+        given, allowed = str(error.value).split(': expected one of ')
+        assert given == f'position={position!r}' and "'learnable'" in allowed
+        assert ("'relative'" in allowed) == ('relative' not in wrong)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize('joining', ['default', 'lape', 'pvg', 'mpvg'])
 @pytest.mark.parametrize('name', MODELS)

@@ -171,6 +171,82 @@ def test_another_model_is_refused(tmp_path):
     fail(model, tmp_path / 'nowhere.pth', 'no such file')
 
 
+def gammas(names, **options):
+    """A classifier's weights, with layer scales under somebody's names."""
+    return {**classifier(**options).state_dict(),
+            **{name.format(layer): torch.full((24,), .1 * layer + number)
+               for layer in range(4) for number, name in enumerate(names, 1)}}
+
+
+@pytest.mark.parametrize('names', [
+    ('blocks.{}.ls1.gamma', 'blocks.{}.ls2.gamma'), ('blocks.{}.gamma_1', 'blocks.{}.gamma_2'),
+    ('blocks.{}.gamma1', 'blocks.{}.gamma2'),
+    ('layers.{}.attn.gamma1.weight', 'layers.{}.ffn.gamma2.weight')])
+def test_layer_scales_find_their_place_or_are_refused(tmp_path, names):
+    torch.save(gammas(names), tmp_path / 'scaled.pth')
+    model = ViTAdapter(arch=ADAPTER, img_size=64)
+    report = load_backbone(model, str(tmp_path / 'scaled.pth'))
+    assert 'blocks.3.gamma2' in report.found and not any('gamma' in key for key in report.unused)
+    for layer, block in enumerate(model.blocks):
+        assert torch.equal(block.gamma1, torch.full((24,), .1 * layer + 1))
+        assert torch.equal(block.gamma2, torch.full((24,), .1 * layer + 2))
+    plain = ViTAdapter(arch=ADAPTER, img_size=64, layer_scale=False)
+    fail(plain, tmp_path / 'scaled.pth', ' 8 of its weights', names[0].format(0), 'ViTAdapter',
+         'layer_scale=True')
+    with pytest.raises(CheckpointError, match='8 of its weights have no place in DeiT') as error:
+        load_backbone(DeiT(arch=ARCH, img_size=64), str(tmp_path / 'scaled.pth'))
+    assert 'layer_scale=' not in str(error.value)  # which DeiT does not take
+
+
+def test_a_block_of_timms_with_layer_scale_computes_the_same(tmp_path):
+    timm = pytest.importorskip('timm')
+    theirs = timm.models.VisionTransformer(
+        img_size=64, embed_dim=24, depth=4, num_heads=3, init_values=1., num_classes=3).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=.3)
+    torch.save(theirs.state_dict(), tmp_path / 'timm.pth')
+    model = ViTAdapter(arch=ADAPTER, img_size=64, windows=[None] * 4).eval()
+    load_backbone(model, str(tmp_path / 'timm.pth'))
+    x = torch.randn(2, 16, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(model.blocks[1](x, None, (4, 4)), theirs.blocks[1](x))
+
+
+@pytest.mark.parametrize('name', [
+    'blocks.0.attn.q_norm.weight', 'blocks.3.attn.k_norm.weight', 'blocks.1.attn.norm.weight',
+    'blocks.0.mlp.fc1_g.weight', 'norm_pre.weight', 'reg_token', 'register_tokens',
+    'patch_embed.norm.weight', 'blocks.2.attn.relative_position_bias_table'])
+@pytest.mark.parametrize('prefix', ['', 'backbone.'])
+def test_another_architecture_is_refused_though_all_is_found(tmp_path, name, prefix):
+    path = save(classifier(), tmp_path / 'other.pth', prefix=prefix,
+                **{prefix + name: torch.ones(24), prefix + 'head.weight': torch.ones(5, 24)})
+    fail(DeiT(arch=ARCH, img_size=64), path, f': {name}', 'another architecture', ' 1 of its')
+    with pytest.raises(CheckpointError, match="position='relative'" if 'bias' in name else name):
+        load_backbone(DeiT(arch=ARCH, img_size=64), path)
+
+
+def test_what_changes_no_layer_is_left_behind(tmp_path):
+    left = ['dist_token', 'mask_token', 'fc_norm.weight', 'pre_logits.fc.weight', 'norm.weight',
+            'blocks.4.attn.q_norm.weight', 'head.weight']
+    path = save(classifier(), tmp_path / 'c.pth', **{name: torch.ones(24) for name in left})
+    report = load_backbone(ViTAdapter(arch=ADAPTER, img_size=64, joining='default'), path,
+                           source_grid=(4, 4))
+    assert report.share == 1. and set(left) <= set(report.unused)
+
+
+@pytest.mark.parametrize('joining', ['lape', 'mpvg'])
+def test_norms_of_another_joining_are_left_behind_with_a_warning(tmp_path, joining):
+    path = save(classifier(joining), tmp_path / 'c.pth')
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('lape_mm.checkpoints.transfer.print_log',
+                      lambda text, logger=None, level=20: said.append((level, text)))
+        report = load_backbone(DeiT(arch=ARCH, img_size=64, class_token=joining == 'lape'), path)
+    assert report.share == 1. and 'blocks.1.pe_norm.weight' in report.unused
+    warning, = [text for level, text in said if level > 20]
+    assert path in warning and 'another joining' in warning and ' 7 more' in warning
+
+
 def test_what_is_no_weight_is_refused_not_cast(tmp_path):
     model, state = classifier(), classifier().state_dict()
     before = {key: value.clone() for key, value in model.state_dict().items()}

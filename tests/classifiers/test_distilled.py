@@ -82,3 +82,71 @@ def test_errors():
             type='lape_mm.DistilledClassifier',
             backbone=dict(type='lape_mm.DeiT', distilled=True, arch='tiny'),
             head=dict(type='LinearClsHead', num_classes=5, in_channels=192)))
+
+
+PLAIN = dict(type='ImageClassifier', backbone=dict(type='lape_mm.DeiT', img_size=32,
+                                                   arch=dict(embed_dim=24, depth=1, num_heads=3)),
+             head=dict(type='LinearClsHead', num_classes=5, in_channels=24))
+
+
+@pytest.fixture
+def weights(tmp_path):
+    init_default_scope('mmpretrain')
+    teacher = MODELS.build(PLAIN)
+    for parameter in teacher.parameters():
+        torch.nn.init.normal_(parameter)
+    torch.save({'state_dict': teacher.state_dict()}, tmp_path / 'teacher.pth')
+    return str(tmp_path / 'teacher.pth'), teacher.state_dict()
+
+
+@pytest.mark.parametrize('name', [
+    lambda path: dict(pretrained=path),
+    lambda path: dict(init_cfg=dict(type='Pretrained', checkpoint=path)),
+    lambda path: dict(init_cfg=[dict(type='Pretrained', checkpoint=path)])])
+def test_a_teacher_of_mmpretrain_has_its_weights(weights, name, forgetful):
+    path, expected = weights
+    model = build(teacher=dict(PLAIN, **name(path)))
+    model.init_weights()
+    model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))
+    for key, value in model._teacher[0].state_dict().items():
+        assert torch.equal(value, expected[key]), key
+    for value in model._teacher[0].parameters():
+        torch.nn.init.zeros_(value)
+    model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))  # loads them once
+    assert not any(value.any() for value in model._teacher[0].parameters())
+
+
+def test_a_teacher_of_timm_keeps_its_weights(tmp_path, forgetful):
+    timm = pytest.importorskip('timm')
+    tiny = dict(model_name='deit_tiny_patch16_224', img_size=32, embed_dim=24, depth=1,
+                num_heads=3, num_classes=5)
+    theirs = timm.create_model(**tiny)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter)
+    path = str(tmp_path / 'timm.pth')
+    torch.save(theirs.state_dict(), path)
+    for more in (dict(checkpoint_path=path),
+                 dict(init_cfg=dict(type='Pretrained', checkpoint=path))):
+        model = build(teacher=dict(type='TimmClassifier', **tiny, **more))
+        model.init_weights()
+        model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))
+        for key, value in theirs.state_dict().items():
+            assert torch.equal(model._teacher[0].model.state_dict()[key], value), (more, key)
+
+
+def test_a_teacher_without_weights_is_refused_before_training(forgetful):
+    whole = dict(type='Pretrained', checkpoint='some.pth')
+    for teacher in (PLAIN, dict(PLAIN, pretrained=None), dict(PLAIN, init_cfg=dict(type='Normal')),
+                    dict(PLAIN, backbone=dict(PLAIN['backbone'], init_cfg=whole)),
+                    dict(type='TimmClassifier', model_name='resnet18'),
+                    dict(type='TimmClassifier', model_name='resnet18', pretrained=False)):
+        with pytest.raises(ValueError, match=f"{teacher['type']}.*no weights.*pretrained"):
+            build(teacher=teacher).init_weights()
+    build(teacher=dict(PLAIN, init_cfg=whole)).init_weights()  # not built before it is asked
+    build(teacher=Teacher()).init_weights()
+    build().init_weights()
+
+
+def test_arithmetic_can_be_counted_with_a_teacher_of_noise():
+    model = build(teacher=dict(PLAIN))  # as benchmarks/large_runs.py does
+    assert model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))['loss_teacher'] > 0

@@ -8,7 +8,13 @@ pytest.importorskip('mmengine')
 import torch  # noqa: E402
 
 from lape_mm.runs.errors import RunError  # noqa: E402
-from lape_mm.runs.loading import check_classes, check_fits, check_tested  # noqa: E402
+from lape_mm.runs.loading import (  # noqa: E402
+    CheckpointError,
+    FittingWeightsHook,
+    check_classes,
+    check_fits,
+    check_tested,
+)
 
 
 @pytest.fixture
@@ -67,3 +73,50 @@ def test_the_classes_of_all_data_are_compared(metainfo, tmp_path):
     check_tested(run(dict(classes=('a', 'b'))), path)
     with pytest.raises(RunError, match="class 'b' as label 1"):
         check_tested(run(metainfo), path)
+
+
+class Whole(torch.nn.Module):
+    """A model with a backbone, as a toolbox's."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = torch.nn.Linear(3, 2), torch.nn.Linear(2, 5)
+
+
+def started(checkpoint, resume=False):
+    """A run's start from a checkpoint, and what the hooks after ours then see."""
+    runner = SimpleNamespace(model=Whole(), cfg=dict(resume=resume))
+    FittingWeightsHook().after_load_checkpoint(runner, checkpoint)
+    return checkpoint
+
+
+@pytest.mark.parametrize('wrap', [
+    lambda state: state, lambda state: {'model': state, 'epoch': 3},
+    lambda state: {'state_dict': state}])
+def test_a_start_from_weights_that_match_nothing_is_refused(wrap):
+    backbone = Whole().backbone.state_dict()
+    with pytest.raises(CheckpointError, match='backbone.weight') as error:
+        started(wrap(backbone))
+    assert 'model.backbone.init_cfg.checkpoint' in str(error.value)
+    with pytest.raises(CheckpointError, match='no weight of the model'):  # a name, another shape
+        started(wrap({'backbone.weight': torch.ones(7, 3)}))
+
+
+def test_a_start_from_part_of_the_weights_is_none_of_these():
+    state = Whole().state_dict()
+    part = {'backbone.weight': state['backbone.weight'], 'head.weight': torch.ones(9, 2)}
+    assert started({'state_dict': dict(part)}) == {'state_dict': part}
+    started({'state_dict': {f'module.{name}': value for name, value in part.items()}})
+    # without a wrapper, mmengine's EMAHook would end in KeyError: 'state_dict'
+    assert started(dict(part)) == {'state_dict': part}
+
+
+def test_a_start_with_an_average_of_the_weights():
+    from mmengine.hooks import EMAHook
+    hook, model = EMAHook(), Whole()
+    runner = SimpleNamespace(model=model, cfg=dict(resume=False), _resume=False)
+    hook.before_run(runner)
+    checkpoint = started(dict(Whole().state_dict()))
+    hook.after_load_checkpoint(runner, checkpoint)
+    for name, value in checkpoint['state_dict'].items():
+        assert torch.equal(hook.ema_model.module.state_dict()[name], value)

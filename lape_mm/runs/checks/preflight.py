@@ -204,7 +204,7 @@ def check_checkpoints(report: Report, mode: str) -> None:
         named[path] = 'load_from'
     if mode == 'train':  # a test takes all weights from the checkpoint
         for where, node in walk(dict(model=report.cfg.model)):
-            for key in ('checkpoint', 'pretrained'):
+            for key in ('checkpoint', 'pretrained', 'checkpoint_path'):
                 if isinstance(node.get(key), str):
                     named.setdefault(node[key], f'{where}.{key}')
     for path, where in named.items():

@@ -336,6 +336,9 @@ def test_checkpoints(tmp_path):
         'model.backbone.init_cfg.checkpoint: checkpoint no/vit.pth does not exist']
     # what is tested comes from the tested checkpoint alone
     assert len(problems(cfg, 'test')) == 1
+    assert problems(Config(dict(model=dict(teacher=dict(
+        type='TimmClassifier', checkpoint_path='no/teacher.pth'))))) == [
+            'model.teacher.checkpoint_path: checkpoint no/teacher.pth does not exist']
 
 
 def test_a_frozen_recipe_wants_weights():
