@@ -88,6 +88,35 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
     return content
 
 
+def dataset_meta(content: Mapping) -> dict:
+    """What a checkpoint says of the data that it was trained on, such as classes and palette.
+
+    Only entries of plain Python (text, numbers, lists, tuples and dicts): what is written into
+    another file has to be read again without a trusted class.
+    """
+    found: object = content
+    for key in ('meta', 'dataset_meta'):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    entries = found if isinstance(found, Mapping) else {}
+    return {key: value for key, value in entries.items() if _is_plain([key, value])}
+
+
+def _is_plain(value) -> bool:
+    todo, seen = [value], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:  # a file may nest what it likes
+            continue
+        seen.add(id(one))
+        if type(one) in (list, tuple):
+            todo += one
+        elif type(one) is dict:
+            todo += [*one, *one.values()]
+        elif type(one) not in (str, bool, int, float, type(None)):
+            return False
+    return True
+
+
 def _load(path: str, map_location, weights: bool):
     if path.endswith('.safetensors'):
         from safetensors.torch import load_file  # comes with timm
