@@ -78,6 +78,34 @@ def test_it_knows_the_classes_that_it_was_trained_with(trained):
     assert deployed._dataset_meta == named
 
 
+@pytest.mark.parametrize('kind, sizes', [
+    ('T2TViT', dict(embed_dim=24, depth=2, num_heads=3, token_dim=8)),
+    ('DeiT', dict(embed_dim=24, depth=2, num_heads=3))])
+def test_images_of_other_than_three_channels(kind, sizes, tmp_path):
+    """The first weight of T2T-ViT's patch embedding with four dimensions is no convolution's."""
+    text = CONFIG.format(joining='lape').replace('lape_mm.DeiT', f'lape_mm.{kind}')
+    text = text.replace('arch=dict(embed_dim=24, depth=2, num_heads=3)',
+                        f'in_channels=4, arch={sizes}')
+    (tmp_path / 'c.py').write_text(text)
+    init_default_scope('mmpretrain')
+    model = MODELS.build(Config.fromfile(tmp_path / 'c.py').model)
+    torch.save({'state_dict': model.state_dict()}, tmp_path / 'c.pth')
+    assert run(tmp_path / 'c.py', tmp_path / 'c.pth', tmp_path / 'out', '--img-size', 32) == 0
+
+
+@pytest.mark.parametrize('trained', ['mpvg'], indirect=True)
+def test_what_cannot_be_compared_is_said(trained, capsys, monkeypatch):
+    folder, _ = trained
+
+    def fails(*args):
+        raise RuntimeError('sizes differ\nin many lines')
+    monkeypatch.setattr('lape_mm.runs.deploy.compare', fails)
+    assert run(folder / 'c.py', folder / 'c.pth', folder / 'out', '--img-size', 32) == 2
+    error, = capsys.readouterr().err.splitlines()
+    assert 'for 32 x 32 pixels cannot be compared (RuntimeError: sizes differ)' in error
+    assert not (folder / 'out').exists()
+
+
 @pytest.mark.parametrize('trained', ['mpvg'], indirect=True)
 def test_what_cannot_be_deployed_is_said(trained, capsys):
     folder, _ = trained
