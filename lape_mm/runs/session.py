@@ -17,10 +17,11 @@ from lape_mm.engine.stop import RunStopped
 from .amp import set_amp
 from .arguments import apply_trust
 from .checks.preflight import preflight
-from .config import load_config, set_auto_scale_lr, settle_loaders
+from .config import load_config, settle_loaders
 from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
+from .learning_rate import count_accumulation, set_auto_scale_lr
 from .loading import check_tested, guard_loading
 from .pictures import draw_tested
 from .progress import progress
@@ -148,6 +149,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     settle_distributed(cfg)
     runner = Runner.from_cfg(cfg)
     guard_loading(runner)
+    count_accumulation(runner)
     return runner
 
 
