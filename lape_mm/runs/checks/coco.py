@@ -5,6 +5,7 @@ import json
 import mmap
 import os
 import re
+from typing import Any
 
 from .classes import Found, brackets, check_heads, class_names, some
 
@@ -111,8 +112,9 @@ def check_objects(report, source, names: list[str], panoptic: bool) -> None:
 
 def well_formed(report, source, content, panoptic: bool) -> bool:
     """Whether the entries of a file have what mmdet looks them up by; reports those that do not."""
-    wanted = {'images': {'id': IDS}, 'categories': {'id': IDS, 'name': str},
-              'annotations': {'id': IDS}}
+    wanted: dict[str, dict[str, Any]] = {
+        'images': {'id': IDS}, 'categories': {'id': IDS, 'name': str},
+        'annotations': {'id': IDS}}
     if panoptic:
         wanted['categories']['isthing'] = int
         wanted['annotations'] = {'segments_info': list}
