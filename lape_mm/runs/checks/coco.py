@@ -122,9 +122,14 @@ def well_formed(report, source, content, panoptic: bool) -> bool:
         report.add(source.where, f'{source.ann_file}: it holds a {type(content).__name__}, '
                    'expected a dict of images, annotations and categories')
         return False
-    before = len(report.found)
+    good = True
     for listed, keys in wanted.items():
         entries = content.get(listed) or []
+        if not isinstance(entries, list):
+            report.add(source.where, f'{source.ann_file}: {listed} is of type '
+                       f'{type(entries).__name__}, expected a list')
+            good = False
+            continue
         for key, kind in keys.items():
             wrong = [entry for entry in entries
                      if not isinstance(entry, dict) or not isinstance(entry.get(key), kind)]
@@ -132,8 +137,16 @@ def well_formed(report, source, content, panoptic: bool) -> bool:
                 report.add(source.where, f'{source.ann_file}: {len(wrong)} of {len(entries)} '
                            f'entries of {listed} have no {key}, which each needs, first '
                            f'{wrong[0]!r:.200}')
+                good = False
                 break
-    return len(report.found) == before
+    if good and panoptic:
+        wrong = [segment for entry in content.get('annotations') or []
+                 for segment in entry['segments_info'] if not isinstance(segment, dict)]
+        if wrong:
+            report.add(source.where, f'{source.ann_file}: segments_info holds {wrong[0]!r:.200}, '
+                       'expected dicts')
+            good = False
+    return good
 
 
 def formats_only(report, source) -> bool:

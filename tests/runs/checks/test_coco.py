@@ -109,6 +109,28 @@ def test_entries_with_holes_are_named(changes, said, tmp_path):
     assert said in line and 'file.json' in line
 
 
+def test_one_file_for_training_and_validation(tmp_path):
+    """Its holes are one problem of two places."""
+    (tmp_path / 'file.json').write_text(json.dumps(content(images=[dict(file_name='1.jpg')])))
+    Image.new('RGB', (8, 8)).save(tmp_path / '1.jpg')
+    loader = dict(dataset=dict(type='CocoDataset', data_root=str(tmp_path), ann_file='file.json',
+                               metainfo=dict(classes=('cat', 'sky'))))
+    report = Report(Config(dict(default_scope='mmdet', model=dict(), train_dataloader=loader,
+                                val_dataloader=loader)))
+    check_data(report, 'train')
+    line, = report.lines()
+    assert line.startswith('train_dataloader.dataset, val_dataloader.dataset: ')
+
+
+def test_entries_of_another_kind(tmp_path):
+    (line,), _ = problems(tmp_path, content(images=7))
+    assert 'images is of type int, expected a list' in line
+    segments = [dict(image_id=1, segments_info=['x'])]
+    (line,), _ = problems(tmp_path, panoptic(annotations=segments), kind='CocoPanopticDataset',
+                          heads=1)
+    assert "segments_info holds 'x', expected dicts" in line
+
+
 def test_a_list_is_no_annotation_file(tmp_path):
     (line,), _ = problems(tmp_path, [content()])
     assert 'holds a list, expected a dict of images, annotations and categories' in line
