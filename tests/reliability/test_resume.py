@@ -178,7 +178,11 @@ def test_kills_at_random_moments(task, tmp_path):
             (folder / 'killed.log').read_text()
 
 
-def test_images_on_the_device(tmp_path):
+@pytest.mark.parametrize('erasing', [
+    [], [dict(type='RandomErasing', erase_prob=.9, mode='rand')],
+    [dict(type='RandomErasing', erase_prob=.9, mode='rand', fill_std=[40., 40., 40.])]],
+    ids=['plain', 'erasing', 'erasing_fill_std'])
+def test_images_on_the_device(erasing, tmp_path):
     """DeviceTrainLoop has its own loader, which draws for several batches at once."""
     need('deit')
     options = {'train_cfg.type': 'lape_mm.DeviceTrainLoop',
@@ -186,7 +190,7 @@ def test_images_on_the_device(tmp_path):
                    dict(type='LoadImageFromFile'),
                    dict(type='RandomResizedCrop', scale=64, backend='pillow',
                         interpolation='bicubic'),
-                   dict(type='RandomFlip', prob=.5), dict(type='PackInputs')],
+                   dict(type='RandomFlip', prob=.5), *erasing, dict(type='PackInputs')],
                'default_hooks.checkpoint.interval': 100}
     expected = whole_run('deit', tmp_path, options=options)
     given, log = runs.arguments('deit', tmp_path / 'cut', options=options), tmp_path / 'cut.log'
