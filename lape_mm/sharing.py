@@ -21,6 +21,7 @@ from lape_mm.checkpoints.transfer import match
 from lape_mm.registry import MODELS
 
 WEIGHTS, CONFIG, CARD = 'model.safetensors', 'config.json', 'README.md'
+HUB = 'https://huggingface.co'
 TEMPLATE = '''---
 library_name: lape_mm
 license: apache-2.0
@@ -47,7 +48,7 @@ In a config of mmpretrain, mmdet or mmseg:
 ```python
 backbone = dict(
     type='lape_mm.{kind}',
-    init_cfg=dict(checkpoint='{repo}/{weights}'),
+    init_cfg=dict(checkpoint='{checkpoint}'),
 {arguments})
 ```
 
@@ -65,7 +66,8 @@ def save_pretrained(model: Encoder, folder: str | os.PathLike, *, name: str | No
         folder: made if it is not there; files of the same names are replaced.
         name: title of the card; the folder's name by default.
         description: what it was trained on, and how; the card says it.
-        repo_id: ``owner/name`` on the Hub, for the card's example.
+        repo_id: ``owner/name`` on the Hub, for the card's examples; without it they name the
+            folder, which nobody else has.
 
     Returns:
         the folder.
@@ -92,8 +94,8 @@ def save_pretrained(model: Encoder, folder: str | os.PathLike, *, name: str | No
         save_model(model, str(part / WEIGHTS), metadata=dict(format='pt'))
         (part / CONFIG).write_text(text + '\n')
         (part / CARD).write_text(model_card(model, config, name=name or folder.resolve().name,
-                                            description=description,
-                                            repo=repo_id or str(folder)))
+                                            description=description, folder=folder,
+                                            repo_id=repo_id))
         for file in (WEIGHTS, CONFIG, CARD):
             os.replace(part / file, folder / file)
     return folder
@@ -167,13 +169,16 @@ def check_builds(model: Encoder, config: Mapping) -> None:
                          f'{tuple(built.get(differing[0], ()))}')
 
 
-def model_card(model: nn.Module, config: Mapping, *, name: str, description: str, repo: str) -> str:
+def model_card(model: nn.Module, config: Mapping, *, name: str, description: str, folder: Path,
+               repo_id: str | None) -> str:
     """The text of the card."""
     kind = config['type'].removeprefix('lape_mm.')
     joining = config.get('joining', 'default')
     arguments = ''.join(f'    {key}={value!r},\n' for key, value in config.items() if key != 'type')
     return TEMPLATE.format(
-        name=name, kind=kind, joining=joining, repo=repo, weights=WEIGHTS, arguments=arguments,
+        name=name, kind=kind, joining=joining, repo=repo_id or folder, arguments=arguments,
+        # a config reads files and addresses, no names on the Hub
+        checkpoint=f'{HUB}/{repo_id}/resolve/main/{WEIGHTS}' if repo_id else folder / WEIGHTS,
         tag=joining if isinstance(joining, str) else 'custom-joining', version=__version__,
         description=description or 'Nothing is said about its training: please add data, recipe '
         'and results.', count=sum(value.numel() for value in model.parameters()))

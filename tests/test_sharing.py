@@ -2,6 +2,7 @@
 import json
 import pickle
 import re
+import shutil
 
 import pytest
 
@@ -76,6 +77,29 @@ def test_the_card_says_how_to_use_it(tmp_path):
     built.init_weights()
     for key, value in model.state_dict().items():
         assert torch.equal(built.state_dict()[key], value), key
+
+
+def test_the_card_on_the_hub_names_addresses(tmp_path, monkeypatch):
+    model, asked = BUILDS['DeiT'](), []
+    folder = save_pretrained(model, tmp_path / 'shared', repo_id='somebody/deit')
+    first, second = re.findall(r'```python\n(.*?)```', (folder / 'README.md').read_text(), re.S)
+    assert 'from_pretrained("somebody/deit")' in first and str(tmp_path) not in first + second
+    names = {}
+    exec(second, names)
+    address = 'https://huggingface.co/somebody/deit/resolve/main/model.safetensors'
+    assert names['backbone']['init_cfg'] == dict(checkpoint=address)
+
+    def fetch(url, path):
+        asked.append(url)
+        shutil.copyfile(folder / 'model.safetensors', path)
+
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', fetch)
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
+    built = MODELS.build(names['backbone'])
+    built.init_weights()
+    for key, value in model.state_dict().items():
+        assert torch.equal(built.state_dict()[key], value), key
+    assert asked == [address]
 
 
 def test_it_is_a_checkpoint_for_every_other_backbone(tmp_path):

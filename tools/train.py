@@ -14,11 +14,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Train a model')
     parser.add_argument('config', help='config file')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-                        help='go on from a checkpoint; without a value from the last one in the '
-                        'work folder, if there is one')
+                        help='go on from a checkpoint; without a value from the one that '
+                        'was written last into the work folder, if there is one')
     parser.add_argument('--amp', choices=['fp16', 'bf16'], help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true',
-                        help='scale the learning rate to the total batch size')
+                        help='scale the learning rate to the total batch size: images a process x '
+                        'processes x optim_wrapper.accumulative_counts')
     parser.add_argument('--strict-data', action='store_true',
                         help='end the run at the first sample that cannot be used, instead of '
                         'leaving it out')

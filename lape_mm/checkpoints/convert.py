@@ -19,7 +19,7 @@ from torch import Tensor
 from lape_mm.position import position_table
 from lape_mm.position.relative import relative_index
 
-from .files import CheckpointError, read_checkpoint
+from .files import CheckpointError, dataset_meta, read_checkpoint
 from .layouts import (
     LAYOUTS,
     MASK_DECODER,
@@ -179,6 +179,9 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
         -> str:
     """Converts a file; .safetensors in and out by the names' endings.
 
+    Of what else the file holds, the names of classes (``meta.dataset_meta``) go into files of
+    torch.save for OpenMMLab's toolboxes.
+
     Returns:
         one line that says what was converted from what.
 
@@ -207,12 +210,17 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
                                           for key, value in entries.items()}}
             save_file({key: value.clone().contiguous() for key, value in flat.items()}, part)
         else:
+            # mmengine's place for the names of classes, which OpenMMLab's layouts share
+            if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
+                content['meta'] = {'dataset_meta': names}
             torch.save(content, part)
         os.replace(part, out)
+    named = bool(content.get('meta'))
     count = sum(value.numel() for value in model.vit.values())
     left = [f'{name}: {key}' for name, entries in model.carried.items() for key in entries
             if to not in ('lape_mm', name) and not re.search(LAYOUTS['deit'].constants, key)]
-    left += [key for key in checkpoint if isinstance(key, str) and key != 'carried'
+    left += [f'{key} (all but dataset_meta)' if named and key == 'meta' else key
+             for key in checkpoint if isinstance(key, str) and key != 'carried'
              and not isinstance(checkpoint[key], Tensor) and key != wrapper(checkpoint)]
     return (f'{model.family}, {count:,} numbers in its transformer, from the layout {origin!r} to '
             f'{to!r}: {out}' + (f'\nleft out: {", ".join(left)}' if left else ''))

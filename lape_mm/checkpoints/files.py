@@ -9,6 +9,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def trust_checkpoints(trusted: bool) -> None:
     _trusted = trusted
 
 
-def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
+def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: bool = True) -> dict:
     """The content of a checkpoint: a dict of tensors, or one with other entries around it.
 
     Only tensors, plain Python values and what mmengine writes into its own checkpoints are
@@ -60,6 +61,8 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
         path: a file of torch.save or a .safetensors file, or the http(s) address of one, which is
             downloaded once into torch's hub folder.
         map_location: as in torch.load.
+        weights: whether tensors are read and checked. If not, those of a file as torch has written
+            it since 1.6 stay on the disk, for who only wants to know what else is in there.
 
     Raises:
         CheckpointError: for a file that is missing, damaged, no checkpoint, or that holds code
@@ -73,10 +76,10 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
         what = 'not a regular file' if os.path.exists(path) else f'no such file{known}'
         raise CheckpointError(f'{path}: {what}')
     try:
-        content = _load(path, map_location)
+        content = _load(path, map_location, weights)
         if not isinstance(content, dict):
             raise Refusal(f'holds a {type(content).__name__}, expected a dict of weights')
-        _check_content(content)
+        _check_content(content, weights)
     except Refusal as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # any part of a file may be anything
@@ -85,25 +88,57 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu') -> dict:
     return content
 
 
-def _load(path: str, map_location):
+def dataset_meta(content: Mapping) -> dict:
+    """What a checkpoint says of the data that it was trained on, such as classes and palette.
+
+    Only entries of plain Python (text, numbers, lists, tuples and dicts): what is written into
+    another file has to be read again without a trusted class.
+    """
+    found: object = content
+    for key in ('meta', 'dataset_meta'):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    entries = found if isinstance(found, Mapping) else {}
+    return {key: value for key, value in entries.items() if _is_plain([key, value])}
+
+
+def _is_plain(value) -> bool:
+    todo, seen = [value], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:  # a file may nest what it likes
+            continue
+        seen.add(id(one))
+        if type(one) in (list, tuple):
+            todo += one
+        elif type(one) is dict:
+            todo += [*one, *one.values()]
+        elif type(one) not in (str, bool, int, float, type(None)):
+            return False
+    return True
+
+
+def _load(path: str, map_location, weights: bool):
     if path.endswith('.safetensors'):
         from safetensors.torch import load_file  # comes with timm
         return load_file(path, device=str(map_location or 'cpu'))
+    mapped = not weights and is_zipfile(path)
     if _trusted:
         print_log(f'--trust-checkpoint: {path} is loaded without a check, and what code it holds '
                   'is run', logger='current', level=logging.WARNING)
-        return torch.load(path, map_location=map_location, weights_only=False)
-    check_archive(path)
+        return torch.load(path, map_location=map_location, weights_only=False, mmap=mapped)
+    check_archive(path, checksums=weights)
     with torch.serialization.safe_globals(_allowed_globals()):
-        return torch.load(path, map_location=map_location, weights_only=True)
+        return torch.load(path, map_location=map_location, weights_only=True, mmap=mapped)
 
 
-def _check_content(content: Mapping) -> None:
+def _check_content(content: Mapping, weights: bool) -> None:
     """Refuses entries that mmengine would stumble over, and tensors that are no weights."""
     for name in (*STATES, *OTHERS):
         if name in content and not isinstance(content[name], Mapping) \
                 and (name in STATES or content[name] is not None):
             raise Refusal(f'{name!r} in it is a {type(content[name]).__name__}, expected a dict')
+    if not weights:
+        return
     for name, value in content.items():
         if isinstance(value, torch.Tensor):
             _check_weight(f'{name!r:.200}', name, value)

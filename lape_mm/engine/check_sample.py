@@ -1,16 +1,13 @@
 """Does an image agree with its annotation? What the toolboxes' transforms do not ask."""
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-# how a whole file begins and ends: decoders fill up a truncated one with grey
-ENDS = {b'\xff\xd8': b'\xff\xd9', b'\x89PNG': b'IEND'}
-TAIL = 65536  # bytes in which the end is looked for, since some programs write more behind it
+from .whole_image import check_whole
 
 
 class CheckLoaded:
@@ -54,19 +51,6 @@ class CheckLoaded:
             if len(wrong):
                 raise ValueError(f'{path}: label {wrong[0]} in the map, expected 0 to '
                                  f'{self.classes - 1} or {self.ignored} (ignored)')
-
-
-def check_whole(path: str | None) -> None:
-    """Raises ValueError for a JPEG or PNG file whose end is missing."""
-    if path is None or not os.path.isfile(path):  # kept elsewhere
-        return
-    with open(path, 'rb') as file:
-        head = file.read(4)
-        for begin, end in ENDS.items():
-            if head.startswith(begin):
-                file.seek(max(0, os.path.getsize(path) - TAIL))
-                if end not in file.read():
-                    raise ValueError(f'{path}: the file is truncated')
 
 
 def inner_datasets(dataset: Dataset) -> Iterator[Dataset]:

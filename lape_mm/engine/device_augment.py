@@ -1,9 +1,10 @@
 """The random steps of mmpretrain's pipelines, for whole batches on the device of the images.
 
 Every image has draws of its own, made with numpy from the settings of the config's transforms; only
-the pixels are computed here. What differs from the pipeline: images are resampled by torch's
-``grid_sample`` (its bicubic kernel has a = -0.75, Pillow's -0.5; nothing is antialiased; at the
-edge of a crop it sees the pixels outside), and the random numbers are others.
+the pixels are computed here, those of RandomErasing by a generator that numpy's seeds. What differs
+from the pipeline: images are resampled by torch's ``grid_sample`` (its bicubic kernel has a =
+-0.75, Pillow's -0.5; nothing is antialiased; at the edge of a crop it sees the pixels outside), and
+the random numbers are others.
 """
 from __future__ import annotations
 
@@ -141,14 +142,16 @@ def erase(step, colours) -> Step:
         first_y, end_y, first_x, end_x = (_each(value, images)
                                           for value in (top, top + h, left, left + w))
         inside = (y >= first_y) & (y < end_y) & (x >= first_x) & (x < end_x)
-        noise = torch.randn(images.shape, device=images.device)
         colour = _colour(colours(step.fill_color), images)
         if step.mode == 'const':
             filling = colour.expand_as(images)
-        elif step.fill_std is None:
-            filling = torch.rand(images.shape, device=images.device) * 256 - .5
         else:
-            filling = colour + _colour(colours(step.fill_std), images) * noise
+            # torch's own generator is another one in a resumed run, between two iterations
+            own = torch.Generator(images.device).manual_seed(int(rng.integers(2 ** 63 - 1)))
+            draw = torch.rand if step.fill_std is None else torch.randn
+            noise = draw(images.shape, generator=own, device=images.device)
+            filling = noise * 256 - .5 if step.fill_std is None else \
+                colour + _colour(colours(step.fill_std), images) * noise
         return torch.where(inside, _bytes(filling), images)
     return run
 

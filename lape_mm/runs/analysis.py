@@ -14,7 +14,7 @@ from torch import nn
 from lape_mm.analysis.received import find_encoder
 from lape_mm.analysis.write import Analysis, analyse, write_report
 from lape_mm.backbones.encoder import Encoder
-from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
+from lape_mm.checkpoints import CheckpointError, load_backbone
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.requirements import install_hint, missing
 
@@ -99,7 +99,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
         RunError: it is neither, or was trained with another joining.
     """
     try:
-        check_fits(model, checkpoint)
+        content = check_fits(model, checkpoint)
     except RunError as whole:
         try:
             # all of it: a joining's norms are a hundredth of the weights
@@ -113,7 +113,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
                            'for: name the one that it was trained with by --joining') from None
         return f'backbone alone, {len(report.new)} entries as initialised' if report.new else \
             'backbone alone'
-    model.load_state_dict(unwrap(read_checkpoint(checkpoint)))
+    model.load_state_dict(unwrap(content))
     return 'whole model'
 
 

@@ -169,17 +169,6 @@ def merge_options(cfg: Config, options: Mapping) -> None:
             lookup(cfg, key).pop('_delete_', None)
 
 
-def set_auto_scale_lr(cfg: Config) -> None:
-    """Scales the learning rate by the total batch over the one that the config is made for.
-
-    Raises:
-        RunError: the config does not name that batch.
-    """
-    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
-        raise RunError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
-    cfg.auto_scale_lr.enable = True
-
-
 def settle_loaders(cfg: Config) -> None:
     """Drops worker settings that torch refuses once ``num_workers`` is 0."""
     for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):

@@ -14,7 +14,7 @@ from torch import nn
 
 from lape_mm.backbones import fold
 from lape_mm.backbones.encoder import Encoder
-from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
+from lape_mm.checkpoints.files import CheckpointError, dataset_meta
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.checkpoints.loader import install_safe_loader
 
@@ -32,12 +32,17 @@ def load_model(cfg: Config, checkpoint: str) -> nn.Module:
     Raises:
         RunError: the checkpoint cannot be read, or does not fit.
     """
+    return load_trained(cfg, checkpoint)[0]
+
+
+def load_trained(cfg: Config, checkpoint: str) -> tuple[nn.Module, dict]:
+    """`load_model`, and what else the checkpoint holds."""
     install_safe_loader()
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
-    check_fits(model, checkpoint)
-    model.load_state_dict(unwrap(read_checkpoint(checkpoint)))
-    return model.eval()
+    content = check_fits(model, checkpoint)
+    model.load_state_dict(unwrap(content))
+    return model.eval(), content
 
 
 def deploy(args: Namespace) -> None:
@@ -58,11 +63,18 @@ def deploy(args: Namespace) -> None:
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
     size = (args.img_size * 2)[:2]
     try:
-        model: Any = load_model(cfg, args.checkpoint)
+        model: Any
+        model, content = load_trained(cfg, args.checkpoint)
         folded = fold(model, size)
     except (CheckpointError, ValueError) as error:
         raise RunError(str(error)) from error
-    difference = compare(model, folded, size)
+    try:
+        difference = compare(model, folded, size)
+    except Exception as error:  # a head may be anything
+        first = (str(error).strip().splitlines() or [''])[0][:300]
+        raise RunError(f'folded and unfolded outputs for {size[0]} x {size[1]} pixels cannot be '
+                       f'compared ({type(error).__name__}: {first}): nothing was written'
+                       ) from error
     if difference > TOLERANCE:
         raise RunError(f'folded and unfolded outputs differ by {difference:.1e} of their scale, '
                        f'more than {TOLERANCE:.0e}: nothing was written')
@@ -79,8 +91,10 @@ def deploy(args: Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=out) as folder:
         config, weights = os.path.join(folder, 'model.py'), os.path.join(folder, 'model.pth')
         cfg.dump(config)
-        torch.save({'state_dict': folded.state_dict(),
-                    'meta': {'folded_from': str(args.checkpoint), 'img_size': size}}, weights)
+        # inferencers and the check of a test's classes take their names from there
+        torch.save({'state_dict': folded.state_dict(), 'meta': {
+            'folded_from': str(args.checkpoint), 'img_size': size,
+            'dataset_meta': dataset_meta(content)}}, weights)
         for part, file in zip((config, weights), files):
             os.replace(part, file)
     before, after = (sum(p.numel() for p in part.parameters()) for part in (model, folded))
@@ -104,9 +118,7 @@ def compare(model: Any, folded: Any, size: tuple[int, int]) -> float:
     for name, encoder in model.named_modules():
         if not isinstance(encoder, Encoder):
             continue
-        channels = next(p for p in encoder.patch_embed.parameters() if p.ndim == 4).shape[1] \
-            if any(p.ndim == 4 for p in encoder.patch_embed.parameters()) else 3
-        image = torch.randn(2, channels, *size)
+        image = torch.randn(2, encoder.in_channels, *size)
         theirs, ours = encoder(image), folded.get_submodule(name)(image)
         if moved_to_head(encoder, folded.get_submodule(name)):
             theirs, ours = (model.head.fc(theirs[-1]),), (folded.head.fc(ours[-1]),)

@@ -17,14 +17,15 @@ from lape_mm.engine.stop import RunStopped
 from .amp import set_amp
 from .arguments import apply_trust
 from .checks.preflight import preflight
-from .config import load_config, set_auto_scale_lr, settle_loaders
+from .config import load_config, settle_loaders
 from .distributed import settle_distributed
 from .dump import dump_metric
 from .errors import RunError
+from .learning_rate import count_accumulation, set_auto_scale_lr
 from .loading import check_tested, guard_loading
 from .pictures import draw_tested
 from .progress import progress
-from .resume import newest_checkpoint
+from .resume import earlier_run, newest_checkpoint
 from .summary import print_testing, print_training
 
 
@@ -51,7 +52,11 @@ def train(args: Namespace) -> None:
         set_strict_data(cfg)
     if args.resume:
         set_resume(cfg, args.resume)
+    resumes = args.resume or cfg.get('resume')
+    earlier = None if resumes else earlier_run(cfg.work_dir, elsewhere(cfg))
     runner = build_runner(cfg, 'train')
+    if earlier:
+        runner.logger.warning(earlier)
     with one_line():
         runner.train()
     print_training(runner)
@@ -82,13 +87,17 @@ def set_resume(cfg: Config, resume: str) -> None:
     """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
     cfg.resume, cfg.load_from = True, resume
     if resume == 'auto':
-        elsewhere = ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
-        cfg.load_from, damaged = newest_checkpoint(cfg.work_dir, elsewhere)
+        cfg.load_from, damaged = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
         for line in damaged:
             print(f'warning: not used: {line}', flush=True)
         print(f'resumes from {cfg.load_from}' if cfg.load_from else
               f'no checkpoint in {cfg.work_dir} yet: the run starts from its beginning', flush=True)
         cfg.resume = cfg.load_from is not None
+
+
+def elsewhere(cfg: Config) -> str | None:
+    """The folder beside the work folder that the config's checkpoints go to."""
+    return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
 
 
 def set_strict_data(cfg: Config) -> None:
@@ -140,6 +149,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     settle_distributed(cfg)
     runner = Runner.from_cfg(cfg)
     guard_loading(runner)
+    count_accumulation(runner)
     return runner
 
 

@@ -171,6 +171,22 @@ def test_a_folded_model_is_no_source_of_weights(to, tmp_path):
         convert(tmp_path / 'f.pth', tmp_path / 'theirs.pth', to)
 
 
+def test_names_of_classes_go_along(tmp_path):
+    """As tools/test.py compares them; to others' layouts nothing goes but weights."""
+    model, named = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32), dict(
+        classes=('a', 'b'))
+    torch.save({'state_dict': {f'backbone.{key}': value
+                               for key, value in model.state_dict().items()},
+                'meta': dict(iter=3, dataset_meta=dict(named, seen=torch.ones(2)))},
+               tmp_path / 'ours.pth')
+    line = convert(tmp_path / 'ours.pth', tmp_path / 'theirs.pth', 'mmpretrain')
+    assert read_checkpoint(tmp_path / 'theirs.pth')['meta'] == dict(dataset_meta=named)
+    assert line.endswith('left out: meta (all but dataset_meta)')
+    for out, to in (('deit.pth', 'deit'), ('ours.safetensors', 'lape_mm')):
+        assert convert(tmp_path / 'ours.pth', tmp_path / out, to).endswith('left out: meta')
+        assert 'meta' not in read_checkpoint(tmp_path / out)
+
+
 def test_foreign_weights_and_what_is_left_out_are_named(tmp_path):
     state = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32).state_dict()
     torch.save({'model': dict(state, **{'blocks.0.ls1.gamma': torch.ones(24)})},

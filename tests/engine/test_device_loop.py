@@ -134,6 +134,18 @@ def test_erasing(mode):
         assert values.std() == pytest.approx(0 if mode == 'const' else 5, abs=.3)
 
 
+@pytest.mark.parametrize('more', [dict(), dict(fill_std=[5, 5, 5])])
+def test_erasing_leaves_torchs_generator_alone(more):
+    """It differs in a run that is resumed between two batches."""
+    images, state = torch.zeros(9, 3, 32, 32, dtype=torch.uint8), torch.get_rng_state()
+    step = dict(type='RandomErasing', erase_prob=1., mode='rand', **more)
+    first = on_device(step, images)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(int(state[0]) + 1)
+    assert torch.equal(on_device(step, images), first)
+    assert not torch.equal(on_device(step, images, seed=1), first)
+
+
 def test_colours_follow_the_channels():
     pipeline = Config.fromfile(CONFIG).train_dataloader.dataset.pipeline
     erasing = next(dict(step, erase_prob=1., fill_std=[0, 0, 0], min_area_ratio=1.,

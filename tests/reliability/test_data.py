@@ -12,7 +12,7 @@ import torch  # noqa: E402
 from mmengine.dataset import BaseDataset  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from lape_mm.engine.check_sample import CheckLoaded, check_loaded, check_whole  # noqa: E402
+from lape_mm.engine.check_sample import CheckLoaded, check_loaded  # noqa: E402
 from lape_mm.engine.finite_loss import FiniteLossHook  # noqa: E402
 from lape_mm.engine.samples import (  # noqa: E402
     IN_A_ROW,
@@ -22,6 +22,7 @@ from lape_mm.engine.samples import (  # noqa: E402
     SeededBatches,
     seed_from,
 )
+from lape_mm.engine.whole_image import check_whole  # noqa: E402
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 
 

@@ -95,6 +95,26 @@ def test_interrupted_and_resumed(task, moment, number, tmp_path):
         assert 'which the resumed run missed' in log.read_text()
 
 
+def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
+    """A whole run, then one of another learning rate in the same folder, interrupted."""
+    need('deit')
+    rate = {'optim_wrapper.optimizer.lr': 2e-4, 'default_hooks.checkpoint.interval': 100}
+    expected = whole_run('deit', tmp_path, options=rate)
+    folder, log = tmp_path / 'shared', tmp_path / 'log'
+    assert runs.run(runs.arguments('deit', folder), log) == 0
+    assert 'holds a run already' not in log.read_text()
+    given = runs.arguments('deit', folder, options=rate)
+    status = runs.run(given, log, before=partial(runs.signal_itself, signal.SIGINT, 'mid-epoch'))
+    text = log.read_text()
+    assert status == 130, text
+    assert text.count(f'{folder} holds a run already (record.json, epoch_3.pth, epoch_4.pth') == 1
+    given.resume = 'auto'
+    assert runs.run(given, log) == 0
+    assert f'resumes from {folder}/interrupted.pth' in log.read_text()
+    assert log.read_text().count('holds a run already') == 1
+    assert runs.digest(runs.last(folder)) == expected
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
     need('deit')
     expected = whole_run('deit', tmp_path)
@@ -158,7 +178,11 @@ def test_kills_at_random_moments(task, tmp_path):
             (folder / 'killed.log').read_text()
 
 
-def test_images_on_the_device(tmp_path):
+@pytest.mark.parametrize('erasing', [
+    [], [dict(type='RandomErasing', erase_prob=.9, mode='rand')],
+    [dict(type='RandomErasing', erase_prob=.9, mode='rand', fill_std=[40., 40., 40.])]],
+    ids=['plain', 'erasing', 'erasing_fill_std'])
+def test_images_on_the_device(erasing, tmp_path):
     """DeviceTrainLoop has its own loader, which draws for several batches at once."""
     need('deit')
     options = {'train_cfg.type': 'lape_mm.DeviceTrainLoop',
@@ -166,7 +190,7 @@ def test_images_on_the_device(tmp_path):
                    dict(type='LoadImageFromFile'),
                    dict(type='RandomResizedCrop', scale=64, backend='pillow',
                         interpolation='bicubic'),
-                   dict(type='RandomFlip', prob=.5), dict(type='PackInputs')],
+                   dict(type='RandomFlip', prob=.5), *erasing, dict(type='PackInputs')],
                'default_hooks.checkpoint.interval': 100}
     expected = whole_run('deit', tmp_path, options=options)
     given, log = runs.arguments('deit', tmp_path / 'cut', options=options), tmp_path / 'cut.log'

@@ -15,7 +15,6 @@ from lape_mm.runs.config import (  # noqa: E402
     check_joining,
     load_config,
     merge_options,
-    set_auto_scale_lr,
     set_joining,
     settle_loaders,
 )
@@ -211,14 +210,6 @@ class Detector(torch.nn.Module):
     def forward(self, x):
         feature, = self.extract_feat(x)
         return feature, self.head(feature)
-
-
-def test_auto_scale_lr():
-    cfg = Config(dict(auto_scale_lr=dict(base_batch_size=8)))
-    set_auto_scale_lr(cfg)
-    assert cfg.auto_scale_lr.enable
-    with pytest.raises(RunError, match='base_batch_size'):
-        set_auto_scale_lr(Config(dict()))
 
 
 def test_loaders_without_workers():

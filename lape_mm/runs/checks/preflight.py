@@ -18,8 +18,10 @@ from lape_mm.requirements import install_hint, missing
 
 from ..config import walk
 from ..errors import RunError
-from . import labels
 from .channels import check_channels
+from .class_folders import check_batches
+from .classes import check_named, dataset_class, downloads
+from .labels import check as check_labels
 from .report import Report
 from .settings import check_settings
 from .trial import check_builds
@@ -155,9 +157,9 @@ def sources(dataset, where: str) -> Iterator[Source]:
 
 
 def check_source(report: Report, source: Source, missing_roots: list[str]):
-    """Paths of one dataset, and where they are there its classes (`labels.Found` or None)."""
-    cls = labels.dataset_class(source.cfg.get('type'), report.cfg.get('default_scope'))
-    fetches = labels.downloads(cls)
+    """Paths of one dataset, and where they are there its classes (`classes.Found` or None)."""
+    cls = dataset_class(source.cfg.get('type'), report.cfg.get('default_scope'))
+    fetches = downloads(cls)
     if fetches and source.cfg.get('download', True) or _remote(source.root) \
             or _remote(source.ann_file):
         return None
@@ -166,10 +168,10 @@ def check_source(report: Report, source: Source, missing_roots: list[str]):
         report.add(source.where, f'data folder {source.root} does not exist',
                    report.path_remedy(source.root, 'data_root'))
         return None
-    if not labels.check_named(report, source):
+    if not check_named(report, source):
         return None
     if fetches:
-        return labels.check_batches(report, source, cls)
+        return check_batches(report, source, cls)
     complete = True
     if source.ann_file and not os.path.isfile(source.ann_file):
         complete = False
@@ -180,7 +182,7 @@ def check_source(report: Report, source: Source, missing_roots: list[str]):
             complete = False
             report.add(source.where, f'folder {folder} ({name}) does not exist',
                        report.path_remedy(folder, f'data_prefix.{name}'))
-    return labels.check(report, source, cls) if complete else None
+    return check_labels(report, source, cls) if complete else None
 
 
 def check_evaluators(report: Report, part: str, missing_roots: list[str]) -> None:

@@ -11,7 +11,7 @@ from mmengine.config import Config  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.checks.labels import read_coco  # noqa: E402
+from lape_mm.runs.checks.coco import read_coco  # noqa: E402
 from lape_mm.runs.checks.preflight import check_data, preflight, sources  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402

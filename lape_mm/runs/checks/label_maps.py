@@ -1,0 +1,88 @@
+"""Do the ids of label maps agree with the config's classes?"""
+from __future__ import annotations
+
+import os
+from inspect import signature
+
+import numpy as np
+from PIL import Image
+
+from .classes import check_heads, class_names, some
+
+SAMPLED_MAPS = 50
+
+
+def check_label_maps(report, source, cls: type) -> None:
+    """Label maps: one for each image, and a sample of their ids against classes and heads."""
+    defaults = signature(cls).parameters
+
+    def setting(name, otherwise):
+        default = defaults[name].default if name in defaults else otherwise
+        return source.cfg.get(name, default)
+
+    names = class_names(source, cls)
+    if names is not None:
+        check_heads(report, source, len(names), f'{len(names)} classes')
+    maps = source.folders.get('seg_map_path')
+    if not maps or 'img_path' not in source.folders or source.ann_file:
+        return
+    images = _stems(source.folders['img_path'], setting('img_suffix', '.jpg'))
+    labelled = _stems(maps, setting('seg_map_suffix', '.png'))
+    if not images:
+        report.add(source.where, f'{source.folders["img_path"]} holds no '
+                   f'*{setting("img_suffix", ".jpg")}')
+        return
+    if lacking := sorted(set(images) - set(labelled)):
+        report.add(source.where, f'{len(lacking)} of {len(images)} images have no '
+                   f'*{setting("seg_map_suffix", ".png")} in {maps}: {some(lacking)}')
+        return
+    if names is None:
+        return
+    # a subset of the classes is picked from the ids of all of them
+    count = max(len(names), len(getattr(cls, 'METAINFO', {}).get('classes', ())))
+    check_ids(report, source, sorted(labelled[stem] for stem in images), count,
+              bool(setting('reduce_zero_label', False)), setting('ignore_index', 255))
+
+
+def check_ids(report, source, files: list[str], count: int, reduced: bool, ignored: int) -> None:
+    """A sample of label maps: ids within the classes, and not all of them ignored."""
+    first, last = (1, count) if reduced else (0, count - 1)
+    allowed = {0, *range(first, last + 1), ignored, 255}
+    step = max(1, len(files) // SAMPLED_MAPS)
+    seen: set[int] = set()
+    setting = f'reduce_zero_label={reduced} and {count} classes'
+    for file in files[::step][:SAMPLED_MAPS]:
+        try:
+            with Image.open(file) as picture:
+                ids = np.asarray(picture)
+        except OSError as error:
+            report.add(source.where, f'label map {file} cannot be read: {error}')
+            return
+        if ids.ndim != 2:
+            report.add(source.where, f'label map {file} is a colour picture, expected one channel '
+                       'of class ids')
+            return
+        values = set(np.unique(ids).tolist())
+        if beyond := sorted(values - allowed):
+            remedy = f'expected {first}..{last}, and {"0 or " if reduced else ""}255 for ignored'
+            if not reduced and beyond == [count]:
+                remedy += '; ids that start at 1 need --cfg-options {where}.reduce_zero_label=True'
+            report.add(source.where, f'label map {file} holds id {some(beyond)}, which is beyond '
+                       f'{setting}', remedy)
+            return
+        seen |= values
+    if not seen & set(range(first, last + 1)) - {ignored, 255}:
+        report.add(source.where, f'all of the sampled label maps (ids {some(sorted(seen))}) are '
+                   f'ignored with {setting}',
+                   f'try --cfg-options {{where}}.reduce_zero_label={not reduced}')
+
+
+def _stems(folder: str, suffix: str) -> dict[str, str]:
+    """Path below the folder, without suffix -> file; as mmseg pairs images and label maps."""
+    files = {}
+    for here, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(suffix):
+                path = os.path.join(here, name)
+                files[os.path.relpath(path, folder)[:-len(suffix)]] = path
+    return files

@@ -1,0 +1,96 @@
+"""Which of several runs' checkpoints in one folder is gone on from, and what is said of them."""
+import pytest
+
+pytest.importorskip('mmengine')
+
+import torch  # noqa: E402
+
+from lape_mm.checkpoints.files import read_checkpoint  # noqa: E402
+from lape_mm.runs.resume import earlier_run, newest_checkpoint  # noqa: E402
+
+
+def write(folder, name, iterations, time=None, *, weight=1., **meta):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    meta = {'iter': iterations, 'epoch': 0, **meta, **({'time': time} if time else {})}
+    torch.save({'state_dict': {'weight': torch.full((2000,), weight)}, 'optimizer': {},
+                'meta': meta}, path)
+    return str(path)
+
+
+def test_the_last_runs_and_not_the_farthest(tmp_path):
+    """A longer run of other settings had been there before."""
+    write(tmp_path, 'epoch_16.pth', 1600, '20240101_120000')
+    write(tmp_path, 'epoch_4.pth', 400, '20240102_100000')
+    newest = write(tmp_path, 'interrupted.pth', 450, '20240102_100500')
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_16.pth'))
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
+
+
+def test_of_one_second_the_farthest(tmp_path):
+    write(tmp_path, 'epoch_5.pth', 500, '20240101_120000')
+    newest = write(tmp_path, 'iter_501.pth', 501, '20240101_120000')
+    write(tmp_path, 'epoch_2.pth', 200, '20240101_120000')
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
+
+
+@pytest.mark.parametrize('time', [None, 'tomorrow', '99999999', 20990101])
+def test_without_a_time_it_is_the_oldest(time, tmp_path):
+    write(tmp_path, 'epoch_16.pth', 1600, time)
+    last = write(tmp_path, 'epoch_17.pth', 1700, time)
+    assert newest_checkpoint(str(tmp_path)) == (last, [])
+    newest = write(tmp_path, 'epoch_1.pth', 100, '20240101_120000')
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
+
+
+def test_also_from_the_folder_that_the_hook_writes_to(tmp_path):
+    work_dir, out_dir = tmp_path / 'work/deit', tmp_path / 'out'
+    write(work_dir, 'epoch_9.pth', 900, '20240101_120000')
+    newest = write(out_dir / 'deit', 'epoch_3.pth', 300, '20240101_130000')
+    assert newest_checkpoint(str(work_dir), str(out_dir)) == (newest, [])
+    named = write(tmp_path, 'elsewhere.pth', 1, '20240101_140000')
+    (work_dir / 'last_checkpoint').write_text(named)
+    assert newest_checkpoint(str(work_dir), str(out_dir)) == (named, [])
+
+
+def test_what_cannot_be_used_gives_way(tmp_path):
+    whole = write(tmp_path, 'epoch_1.pth', 100, '20240101_120000')
+    cut = tmp_path / 'epoch_2.pth'
+    write(tmp_path, cut.name, 200, '20240101_130000')
+    cut.write_bytes(cut.read_bytes()[:-200])
+    nan = write(tmp_path, 'epoch_3.pth', 300, '20240101_140000', weight=float('nan'))
+    turned = tmp_path / 'epoch_4.pth'  # a bit of its weights
+    write(tmp_path, turned.name, 400, '20240101_150000')
+    content = bytearray(turned.read_bytes())
+    content[content.index(b'\x00\x00\x80?' * 8) + 2] ^= 1
+    turned.write_bytes(content)
+    strange = write(tmp_path, 'epoch_5.pth', 'many', '20240101_160000')
+    found, lines = newest_checkpoint(str(tmp_path))
+    assert found == whole and len(lines) == 4
+    text = '\n'.join(lines)
+    assert f'{cut}: ' in text and f'{nan}: ' in text and f'{turned}: damaged' in text
+    assert f"{strange}: meta.iter='many'" in text
+    assert newest_checkpoint(str(tmp_path / 'nothing')) == (None, [])
+
+
+def test_weights_are_not_read_for_the_rest(tmp_path):
+    path = write(tmp_path, 'epoch_3.pth', 300, '20240101_140000', weight=float('nan'))
+    assert read_checkpoint(path, weights=False)['meta']['iter'] == 300
+    torch.save(torch.load(path), path, _use_new_zipfile_serialization=False)
+    assert newest_checkpoint(str(tmp_path))[0] is None  # the old format is read as ever
+    assert read_checkpoint(path, weights=False)['meta']['iter'] == 300
+
+
+def test_a_folder_that_holds_a_run_is_named(tmp_path):
+    folder = tmp_path / 'deit'
+    assert earlier_run(str(folder)) is None
+    folder.mkdir()
+    (folder / 'notes.txt').touch()
+    assert earlier_run(str(folder)) is None
+    (folder / 'record.json').touch()
+    for number in range(5):
+        (folder / f'epoch_{number}.pth').touch()
+    line = earlier_run(str(folder))
+    assert line.startswith(f'{folder} holds a run already (record.json, epoch_0.pth')
+    assert 'and 2 more' in line and 'overwritten' in line and '\n' not in line
+    assert '--work-dir' in line and '--resume' in line
