@@ -45,7 +45,7 @@ SCALING = .9
 
 
 def configs() -> Iterator[Path]:
-    """One a model and recipe."""
+    """Each full-scale config with MPVG."""
     yield from sorted((ROOT / 'configs').rglob('*-mpvg_*.py'))
 
 

@@ -35,7 +35,8 @@ from lape_mm.runs.errors import RunError, exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / 'benchmarks/ledger'
-# the folders of data sets that are read
+# the folders of data sets that are read, and what is read there; CIFAR's have no suffix
+KINDS = ('', '.jpg', '.jpeg', '.png', '.json')
 PARTS = ('train', 'val', 'images', 'annotations', 'train2017', 'val2017', 'cifar-100-python')
 
 
@@ -58,7 +59,7 @@ def digest(folder: str | Path) -> str:
     """
     found = hashlib.sha256()
     paths = sorted(path for part in PARTS for path in Path(folder, part).rglob('*')
-                   if path.is_file())
+                   if path.suffix.lower() in KINDS and path.name[0] != '.' and path.is_file())
     if not paths:
         raise RunError(f'{folder}: none of {", ".join(PARTS)} is there, see docs/evidence.md')
     for path in paths:

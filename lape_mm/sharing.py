@@ -19,6 +19,7 @@ from lape_mm.backbones.encoder import Encoder
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
 from lape_mm.checkpoints.transfer import match
 from lape_mm.registry import MODELS
+from lape_mm.wording import some
 
 WEIGHTS, CONFIG, CARD = 'model.safetensors', 'config.json', 'README.md'
 HUB = 'https://huggingface.co'
@@ -124,8 +125,7 @@ def from_pretrained(source: str | os.PathLike, *, revision: str | None = None, *
     grid = build(config).grid if 'img_size' in changes else model.grid
     fitting, report = match(model, read_checkpoint(folder / WEIGHTS), grid)
     if lost := [*report.missing, *report.new, *report.unused]:
-        raise CheckpointError(f'{folder / WEIGHTS} does not fit {CONFIG}: {lost[0]}'
-                              + (f' and {len(lost) - 1} more' if lost[1:] else ''))
+        raise CheckpointError(f'{folder / WEIGHTS} does not fit {CONFIG}: {some(lost, 1, str)}')
     model.load_state_dict(fitting)
     return model
 

@@ -94,10 +94,12 @@ def dataset_meta(content: Mapping) -> dict:
     Only entries of plain Python (text, numbers, lists, tuples and dicts): what is written into
     another file has to be read again without a trusted class.
     """
-    found: object = content
-    for key in ('meta', 'dataset_meta'):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    entries = found if isinstance(found, Mapping) else {}
+    meta = content.get('meta')
+    meta = meta if isinstance(meta, Mapping) else {}
+    found = meta.get('dataset_meta')
+    # before OpenMMLab's 2.0: CLASSES and PALETTE
+    entries = found if isinstance(found, Mapping) else {
+        key.lower(): meta[key] for key in ('CLASSES', 'PALETTE') if meta.get(key)}
     return {key: value for key, value in entries.items() if _is_plain([key, value])}
 
 

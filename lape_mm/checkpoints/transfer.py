@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lape_mm.position import resize_table
 from lape_mm.registry import WEIGHT_INITIALIZERS
+from lape_mm.wording import some
 
 from .files import CheckpointError, read_checkpoint
 from .layouts import backbone_state, layer_scale
@@ -106,7 +107,7 @@ def log(report: TransferReport, model: nn.Module, path: str) -> None:
             ('its model has another joining, whose norms of the position embedding are left out:',
              [name for name in report.unused if PE_NORM.fullmatch(name)])):
         if names:
-            print_log(f'{path}: {what} {_first(names, 1)}', logger='current',
+            print_log(f'{path}: {what} {some(names, 1, str)}', logger='current',
                       level=logging.WARNING)
 
 
@@ -193,13 +194,8 @@ def check_places(model: Any, names: list[str]) -> None:
              and any(re.search(pattern, name) for name in foreign)]
     raise CheckpointError(
         f'it is of another architecture: {len(foreign)} of its weights have no place in '
-        f'{kind.__name__}, which would compute something else without them: {_first(foreign, 4)}'
+        f'{kind.__name__}, which would compute something else without them: {some(foreign, 4, str)}'
         + (f'; {kind.__name__} has a place for some with {" and ".join(hints)}' if hints else ''))
-
-
-def _first(names: list[str], most: int) -> str:
-    """The first few of some names, and how many more there are."""
-    return ', '.join(names[:most]) + (f' and {len(names) - most} more' if names[most:] else '')
 
 
 def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],

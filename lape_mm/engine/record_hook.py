@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from datetime import date
 from numbers import Real
@@ -19,6 +20,7 @@ from lape_mm.machine import commit, machine, versions
 from lape_mm.registry import HOOKS
 
 RECORD = 'record.json'
+NAMED = re.compile(r'[0-9a-f]{12}\.pth')  # a checkpoint that is named after what was run for it
 LOSSES = 'losses_since_validation'
 # what changes a run's place, its seed, its messages or its files, but not what is run
 APART = ('work_dir', 'overrides', 'randomness', 'resume', 'launcher', 'default_hooks', 'log_level',
@@ -28,25 +30,31 @@ APART = ('work_dir', 'overrides', 'randomness', 'resume', 'launcher', 'default_h
 def fingerprint(cfg: Config) -> str:
     """Twelve letters that two runs share if they run the same config, apart from its seed.
 
-    Nor does it matter where the data lie (``data_root``), nor in which folder a checkpoint does.
+    Nor does it matter where the data lie (``data_root``), nor in which folder a checkpoint does
+    whose name is a fingerprint.
     """
     settings = {key: value for key, value in cfg.to_dict().items()
-                if key not in APART and value is not None
-                and not (key == 'load_from' and cfg.get('resume'))}
+                if key not in APART and value is not None}
+    # what a resumed run goes on from is not what it was started from
+    started_from = settings.pop('started_from', None)
+    if cfg.get('resume'):
+        settings.pop('load_from', None)
+        if started_from:
+            settings['load_from'] = started_from
     text = json.dumps(_without_places(settings, cfg.get('data_root')), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _without_places(node: Any, root: str | None) -> Any:
-    """The same with ``data_root`` for what paths begin with, and the names alone of checkpoints."""
+    """The same with ``data_root`` for what paths begin with, and without folders of checkpoints."""
     if isinstance(node, dict):
-        return {key: PurePath(value).name
-                if key in ('checkpoint', 'load_from') and isinstance(value, str)
-                else _without_places(value, root) for key, value in node.items()}
+        return {key: _without_places(value, root) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
         return [_without_places(value, root) for value in node]
     if root and isinstance(node, str) and (node == root or node.startswith(f'{root}/')):
         return 'data_root' + node[len(root):]
+    if isinstance(node, str) and NAMED.fullmatch(PurePath(node).name):
+        return PurePath(node).name
     return node
 
 

@@ -6,7 +6,7 @@ import os
 import re
 
 # JPEG: a marker is FF and its kind; in a scan FF 00 is a byte FF, FF D0 to D7 are restarts, and FFs
-# may stand before any. Kinds that are reserved or stand alone are passed over, as decoders do.
+# may stand before any. 02 to BF and those that stand alone are passed over.
 MARKER = re.compile(rb'\xff([\xc0-\xcf\xd9-\xfe])')
 END, SCAN = 0xd9, 0xda
 PNG = b'\x89PNG'

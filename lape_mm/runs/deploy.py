@@ -91,10 +91,12 @@ def deploy(args: Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=out) as folder:
         config, weights = os.path.join(folder, 'model.py'), os.path.join(folder, 'model.pth')
         cfg.dump(config)
-        # inferencers and the check of a test's classes take their names from there
-        torch.save({'state_dict': folded.state_dict(), 'meta': {
-            'folded_from': str(args.checkpoint), 'img_size': size,
-            'dataset_meta': dataset_meta(content)}}, weights)
+        meta: dict[str, Any] = {'folded_from': str(args.checkpoint), 'img_size': size}
+        # inferencers and the check of a test's classes take them from there, and without the entry
+        # from the number of classes
+        if names := dataset_meta(content):
+            meta['dataset_meta'] = names
+        torch.save({'state_dict': folded.state_dict(), 'meta': meta}, weights)
         for part, file in zip((config, weights), files):
             os.replace(part, file)
     before, after = (sum(p.numel() for p in part.parameters()) for part in (model, folded))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
 from lape_mm.engine.record_hook import RECORD
+from lape_mm.wording import some
 
 KINDS = r'(epoch_\d+|iter_\d+|interrupted)\.pth'
 TIME = r'\d{8}_\d{6}'  # as mmengine writes it
@@ -85,7 +86,6 @@ def earlier_run(work_dir: str, out_dir: str | None = None) -> str | None:
     names += [path.name for path in checkpoints(work_dir, out_dir)]
     if not names:
         return None
-    shown = ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
-    return (f'{work_dir} holds a run already ({shown}), and this one starts from its beginning: '
-            f'{RECORD} and checkpoints of the same names will be overwritten. --work-dir FOLDER '
-            'keeps both apart, --resume goes on with the run that is there')
+    return (f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from its '
+            f'beginning: {RECORD} and checkpoints of the same names will be overwritten. '
+            '--work-dir FOLDER keeps both apart, --resume goes on with the run that is there')

@@ -85,14 +85,16 @@ def one_line() -> Iterator[None]:
 
 def set_resume(cfg: Config, resume: str) -> None:
     """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
-    cfg.resume, cfg.load_from = True, resume
+    found: str | None = resume
     if resume == 'auto':
-        cfg.load_from, damaged = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
+        found, damaged = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
         for line in damaged:
             print(f'warning: not used: {line}', flush=True)
-        print(f'resumes from {cfg.load_from}' if cfg.load_from else
+        print(f'resumes from {found}' if found else
               f'no checkpoint in {cfg.work_dir} yet: the run starts from its beginning', flush=True)
-        cfg.resume = cfg.load_from is not None
+    cfg.resume = found is not None
+    if found:  # else the run starts from the config's own
+        cfg.started_from, cfg.load_from = cfg.get('load_from'), found
 
 
 def elsewhere(cfg: Config) -> str | None:

@@ -96,7 +96,8 @@ def test_other_data_are_refused(tmp_path, monkeypatch, ledger):
     (tmp_path / 'train').mkdir()
     (tmp_path / 'train/a.JPEG').write_bytes(b'1')
     first = studies.digest(tmp_path)
-    (tmp_path / 'notes.txt').write_text('not read by any run')
+    for name in ('notes.txt', 'train/.DS_Store', 'train/Thumbs.db', 'train/a.JPEG~'):
+        (tmp_path / name).write_text('not read by any run')
     assert studies.digest(tmp_path) == first
     for study in ('imagenet_mini', 'ablations', 'kinds'):
         data = studies.STUDIES[study].data
@@ -106,6 +107,18 @@ def test_other_data_are_refused(tmp_path, monkeypatch, ledger):
     second = studies.digest(tmp_path)
     (tmp_path / 'train/a.JPEG').rename(tmp_path / 'train/b.JPEG')
     assert len({first, second, studies.digest(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize('more', [[], ['--check', 'mpvg', '0']])
+def test_nothing_runs_on_other_data(more, tmp_path, monkeypatch, capsys):
+    (tmp_path / 'val').mkdir()
+    (tmp_path / 'val/a.png').write_bytes(b'1')
+    monkeypatch.setenv('LAPE_MM_IMAGENET', str(tmp_path))
+    monkeypatch.setattr(studies.Runs, 'train', lambda *args: pytest.fail('a run was started'))
+    monkeypatch.setattr(sys, 'argv', ['studies.py', 'imagenet_mini', *more])
+    monkeypatch.chdir(ROOT)
+    assert studies.main() == 2
+    assert 'not the images and labels of the study imagenet_mini' in capsys.readouterr().err
 
 
 def test_the_data_of_the_records(runs):
@@ -133,6 +146,9 @@ def test_the_full_recipe_in_pieces(runs, ledger, monkeypatch, tmp_path):
     """As on a GPU that is lent for minutes: stopped, and gone on with."""
     subprocess.run([sys.executable, DATA / 'cifar100/unpack.py', tmp_path / 'cifar'], check=True)
     monkeypatch.setenv('LAPE_MM_CIFAR100', str(tmp_path / 'cifar'))
+    # as it lies in the published archive
+    (tmp_path / 'cifar/cifar-100-python/file.txt~').write_text('')
+    studies.check_data('cifar100_table2')
     given = ('cifar100_table2', 'mpvg', 0)
     short = studies.Runs(runs.work_dir, TINY, minutes=.01)
     with pytest.raises(studies.OutOfTime):

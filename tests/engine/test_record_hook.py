@@ -35,12 +35,21 @@ def test_a_fingerprint_knows_the_config_but_not_its_place():
     started = config()
     started.load_from = 'weights.pth'
     assert fingerprint(started) != fingerprint(config())
-    started.model.init_cfg = dict(type='Pretrained', checkpoint='a/deit.pth')
-    moved = copy.deepcopy(started)
-    moved.load_from, moved.model.init_cfg.checkpoint = 'x/weights.pth', 'b/c/deit.pth'
-    assert fingerprint(moved) == fingerprint(started)
-    moved.model.init_cfg.checkpoint = 'a/other.pth'
-    assert fingerprint(moved) != fingerprint(started)
+    # what it is resumed from is not what it was started from
+    resumed = copy.deepcopy(started)
+    resumed.resume, resumed.load_from, resumed.started_from = True, 'epoch_1.pth', 'weights.pth'
+    assert fingerprint(resumed) == fingerprint(started)
+
+
+def test_a_fingerprint_knows_what_a_run_starts_from():
+    def started(checkpoint):
+        cfg = config()
+        cfg.model.init_cfg = dict(type='Pretrained', checkpoint=checkpoint)
+        return fingerprint(cfg)
+    assert started('a/epoch_1.pth') != started('b/epoch_1.pth') != fingerprint(config())
+    # named after a fingerprint, it is the same wherever it lies
+    assert started('a/0123456789ab.pth') == started('b/c/0123456789ab.pth')
+    assert started('a/0123456789ab.pth') != started('a/0123456789ac.pth')
 
 
 def runner(folder, loop=EpochBasedTrainLoop, iteration=0, epoch=0):

@@ -76,6 +76,10 @@ def test_it_knows_the_classes_that_it_was_trained_with(trained):
     from mmpretrain import get_model
     deployed = get_model(str(folder / 'out/model.py'), pretrained=str(folder / 'out/model.pth'))
     assert deployed._dataset_meta == named
+    # of a file that names none, so that mmseg still goes by their number
+    torch.save({'state_dict': model.state_dict()}, folder / 'c.pth')
+    assert run(folder / 'c.py', folder / 'c.pth', folder / 'bare', '--img-size', 32) == 0
+    assert set(read_checkpoint(folder / 'bare/model.pth')['meta']) == {'folded_from', 'img_size'}
 
 
 @pytest.mark.parametrize('kind, sizes', [

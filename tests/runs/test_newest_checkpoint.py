@@ -4,9 +4,11 @@ import pytest
 pytest.importorskip('mmengine')
 
 import torch  # noqa: E402
+from mmengine.config import Config  # noqa: E402
 
 from lape_mm.checkpoints.files import read_checkpoint  # noqa: E402
 from lape_mm.runs.resume import earlier_run, newest_checkpoint  # noqa: E402
+from lape_mm.runs.session import set_resume  # noqa: E402
 
 
 def write(folder, name, iterations, time=None, *, weight=1., **meta):
@@ -16,6 +18,17 @@ def write(folder, name, iterations, time=None, *, weight=1., **meta):
     torch.save({'state_dict': {'weight': torch.full((2000,), weight)}, 'optimizer': {},
                 'meta': meta}, path)
     return str(path)
+
+
+def test_a_config_keeps_what_it_starts_from(tmp_path, capsys):
+    cfg = Config(dict(work_dir=str(tmp_path), load_from='coco.pth', resume=False))
+    set_resume(cfg, 'auto')  # nothing is there yet
+    assert (cfg.resume, cfg.load_from) == (False, 'coco.pth')
+    assert 'the run starts from its beginning' in capsys.readouterr().out
+    newest = write(tmp_path, 'epoch_1.pth', 10, '20240101_120000')
+    set_resume(cfg, 'auto')
+    assert (cfg.resume, cfg.load_from, cfg.started_from) == (True, newest, 'coco.pth')
+    assert f'resumes from {newest}' in capsys.readouterr().out
 
 
 def test_the_last_runs_and_not_the_farthest(tmp_path):

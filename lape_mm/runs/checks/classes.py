@@ -90,12 +90,6 @@ def class_names(source, cls: type) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def some(values: list, most: int = 3) -> str:
-    """The first few values of a list, for a message."""
-    shown = ', '.join(map(repr, values[:most]))
-    return shown + (f' and {len(values) - most} more' if len(values) > most else '')
-
-
 def brackets(names: list[str], most: int = 8) -> str:
     """Names as --cfg-options takes them."""
     return '[' + ','.join(names[:most]) + (',..' if len(names) > most else '') + ']'

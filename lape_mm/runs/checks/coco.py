@@ -7,7 +7,9 @@ import os
 import re
 from typing import Any
 
-from .classes import Found, brackets, check_heads, class_names, some
+from lape_mm.wording import some
+
+from .classes import Found, brackets, check_heads, class_names
 
 READ_WHOLE = 64 * 2 ** 20  # bytes of an annotation file up to which it is parsed; COCO's is larger
 IDS = (int, float, str)

@@ -7,7 +7,9 @@ from inspect import signature
 import numpy as np
 from PIL import Image
 
-from .classes import check_heads, class_names, some
+from lape_mm.wording import some
+
+from .classes import check_heads, class_names
 
 SAMPLED_MAPS = 50
 
