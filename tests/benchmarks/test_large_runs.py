@@ -62,7 +62,7 @@ def test_the_schedules_of_all_configs():
     assert {Path(row['config']).name: row['images'] for row in record['rows']} == images
 
 
-def test_the_mean_size_of_multi_scale_training():
+def test_the_mean_size_of_multi_scale_training(forgetful):
     if lacking := missing(*TOOLBOXES['mmdet']):
         pytest.skip(f'needs {", ".join(lacking)}')
     path = next((ROOT / 'configs/mask_rcnn').glob('*tiny-mpvg_*'))

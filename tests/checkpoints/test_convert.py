@@ -91,7 +91,9 @@ def test_timm_takes_the_file(tmp_path):
     ('mmpretrain', dict(type='DistilledVisionTransformer', arch='deit-tiny', img_size=224))])
 def test_mmpretrain_takes_the_file(to, options, tmp_path):
     pytest.importorskip('mmpretrain')
+    from mmengine.registry import init_default_scope
     from mmpretrain.registry import MODELS
+    init_default_scope('mmpretrain')  # whatever ran before
     theirs = MODELS.build(options)
     ours = DeiT(arch='tiny', distilled='Distilled' in options['type'])
     torch.save({'state_dict': {f'backbone.{key}': value
