@@ -61,7 +61,9 @@ def digest(folder: str | Path) -> str:
     paths = sorted(path for part in PARTS for path in Path(folder, part).rglob('*')
                    if path.suffix.lower() in KINDS and path.name[0] != '.' and path.is_file())
     if not paths:
-        raise RunError(f'{folder}: none of {", ".join(PARTS)} is there, see docs/evidence.md')
+        raise RunError(f'{folder}: none of {", ".join(PARTS)} is there; LAPE_MM_IMAGENET, '
+                       'LAPE_MM_CIFAR100, LAPE_MM_ADE20K and LAPE_MM_COCO name the folders, see '
+                       'docs/evidence.md')
     for path in paths:
         found.update(path.relative_to(folder).as_posix().encode() + b'\0')
         found.update(hashlib.sha256(path.read_bytes()).digest())
@@ -309,7 +311,7 @@ def overview() -> str:
         hours = sum(record['cpu_seconds'] for record in found
                     if Path(record['path']).parent.name == study) / 3600  # its own runs'
         lines.append(f'{study:<16} {len(found):>3} of {len(wanted.cells) * len(wanted.seeds):>3} '
-                     f'runs, {hours:.1f} h  {wanted.title}')
+                     f'runs, {hours:.1f} h so far  {wanted.title}')
     return '\n'.join(lines)
 
 

@@ -207,7 +207,8 @@ def origin(records: Sequence[Mapping]) -> str:
                        f'{record["machine"]["threads"]} thread a run' for record in ended)
     hours = sum(record['cpu_seconds'] for record in ended) / 3600
     commits = several(part['commit'] for record in ended for part in (record, *later_parts(record)))
-    return (f'{len(ended)} runs, {hours:.1f} h of CPU time in all, on {machines}; torch '
+    spent = f'{hours:.1f} h' if hours >= .1 else f'{hours * 60:.0f} min'
+    return (f'{len(ended)} runs, {spent} of CPU time in all, on {machines}; torch '
             f'{several(record["versions"]["torch"] for record in ended)}; commit {commits}; '
             f'{several(sorted(record["started"] for record in ended))}')
 
