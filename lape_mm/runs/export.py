@@ -5,7 +5,6 @@ from argparse import Namespace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from torch import Tensor
@@ -18,10 +17,8 @@ from .arguments import apply_trust
 from .config import load_config, our_backbones
 from .deploy import load_model
 from .errors import RunError
-from .images import turns_channels
+from .images import SUFFIXES, find_images, fit, turns_channels
 from .progress import working
-
-IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
 
 
 def export(args: Namespace) -> None:
@@ -72,15 +69,15 @@ def folder_images(folder: str, size: tuple[int, int]) -> list[Tensor]:
     """
     import cv2
     images = []
-    paths = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in IMAGES)
-    for path in paths:
+    for path in find_images(folder):
         image = cv2.imread(str(path))
         if image is not None:
             images.append(fit(torch.from_numpy(image).permute(2, 0, 1), size))
         if len(images) == max(BATCHES):
             break
     if not images:
-        raise RunError(f'--images {folder}: holds no image ({", ".join(IMAGES)}) that can be read')
+        raise RunError(f'--images {folder}: holds no image ({", ".join(SUFFIXES)}) that can be '
+                       'read')
     return images
 
 
@@ -101,11 +98,3 @@ def validation_images(cfg: Config, size: tuple[int, int]) -> list[Tensor]:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunError(f"the config's test images cannot be read ({first}): name a folder of "
                        'images by --images') from error
-
-
-def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """(channels, H, W) of any type to (channels, *size) in float32."""
-    image = image.float()
-    if tuple(image.shape[-2:]) == tuple(size):
-        return image
-    return F.interpolate(image[None], size=size, mode='bilinear', align_corners=False)[0]

@@ -20,8 +20,8 @@ from .errors import RunError
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
 
 
-def find_images(folder: str, most: int) -> list[Path]:
-    """The first images below a folder, of different subfolders in turn.
+def find_images(folder: str, most: int | None = None) -> list[Path]:
+    """The first images below a folder, or all of them, of different subfolders in turn.
 
     Raises:
         RunError: there are none.
@@ -143,7 +143,8 @@ def normalise(preprocessor: Any, image: Tensor) -> tuple[Tensor, np.ndarray]:
 
 
 def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """(3, H, W) to (3, *size)."""
+    """(channels, H, W) of any type to (channels, *size) in float32."""
+    image = image.float()
     if tuple(image.shape[-2:]) == tuple(size):
         return image
     return F.interpolate(image[None], size=size, mode='bilinear', align_corners=False,
