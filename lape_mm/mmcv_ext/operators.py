@@ -1,0 +1,355 @@
+"""The module `mmcv._ext` without compiled code: what mmdet, mmseg and mmpretrain call of it.
+
+Functions have the names and arguments of mmcv's extension: the caller allocates the results, the
+operator fills them. They take CPU and CUDA tensors in float32, and in half precision where
+torchvision does. Any other operator of mmcv raises NotImplementedError when it is called.
+
+Source: the operators' definitions in mmcv 2.3.6, ``mmcv/ops/csrc``.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torchvision
+from mmengine.logging import print_log
+from torch import Tensor
+
+from lape_mm.requirements import build_mmcv
+
+TINY = torch.finfo(torch.float32).tiny
+vision = torch.ops.torchvision
+
+print_log(f'mmcv has no compiled operators: lape_mm provides them with torchvision '
+          f'{torchvision.__version__}', logger='current')
+
+
+def __getattr__(name: str):
+    if name.startswith('__'):
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+    def absent(*args, **kwargs) -> NoReturn:
+        raise NotImplementedError(
+            f'mmcv.ops: {name} is compiled code, which this mmcv was installed without; lape_mm '
+            f'provides the operators of detection and segmentation alone. To compile all of them: '
+            f'{build_mmcv()}')
+    return absent
+
+
+def get_compiler_version() -> str:
+    """For mmcv's collect_env."""
+    return f'none: lape_mm.mmcv_ext on torchvision {torchvision.__version__}'
+
+
+def get_compiling_cuda_version() -> str:
+    """For mmcv's collect_env."""
+    return 'not available'
+
+
+# non-maximum suppression
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
+    """Indices of the boxes, (N, 4), that are kept, by descending score.
+
+    Sides are measured as x2 - x1 + offset.
+    """
+    order = scores.sort(descending=True).indices
+    boxes = boxes[order].float()
+    if offset:
+        boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
+    # ranks for scores: torchvision must not order ties in a way of its own
+    ranks = torch.arange(len(order), 0, -1, device=boxes.device, dtype=torch.float32)
+    # mmcv compares in float32
+    return order[vision.nms(boxes, ranks, float(np.float32(iou_threshold)))]
+
+
+def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
+            min_score: float, method: int, offset: int) -> Tensor:
+    """Soft-NMS (ICCV 2017): fills ``dets``, (N, 5), from its top; gives the indices, (M,).
+
+    Args:
+        boxes, scores, dets: CPU tensors.
+        method: 0 drops what overlaps, 1 decays linearly, 2 by a Gaussian.
+    """
+    low, high = (side.numpy().astype(np.float32) for side in boxes.split(2, dim=1))
+    score = scores.numpy().astype(np.float32)  # a copy, as those above
+    area = (high - low + np.float32(offset)).prod(axis=1)
+    index = np.arange(len(score))
+    done, count = 0, len(score)
+    while done < count:
+        best = done + score[done:count].argmax()
+        for entries in (low, high, score, area, index):
+            entries[[done, best]] = entries[[best, done]]
+        dets[done] = torch.from_numpy(np.concatenate([low[done], high[done], score[done, None]]))
+        rest = slice(done + 1, count)
+        sides = np.minimum(high[rest], high[done]) - np.maximum(low[rest], low[done])
+        shared = np.maximum(sides + np.float32(offset), 0).prod(axis=1)
+        with np.errstate(divide='ignore', invalid='ignore'):  # of two empty boxes
+            iou = shared / (area[done] + area[rest] - shared)
+        if method == 2:
+            score[rest] *= np.exp(-(iou * iou) / np.float32(sigma))
+        else:
+            decay = 1 - iou if method == 1 else np.zeros_like(iou)
+            score[rest] *= np.where(iou >= np.float32(iou_threshold), decay, np.float32(1))
+        place = done + 1
+        while place < count:  # what falls below min_score changes places with the last one
+            if score[place] < np.float32(min_score):
+                count -= 1
+                for entries in (low, high, score, area, index):
+                    entries[place] = entries[count]
+            else:
+                place += 1
+        done += 1
+    return torch.from_numpy(index[:count].copy())
+
+
+# regions of interest: rois are (K, 5), image and x1, y1, x2, y2
+
+def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor,
+                      argmax_x: Tensor, *, aligned_height: int, aligned_width: int,
+                      spatial_scale: float, sampling_ratio: int, pool_mode: int,
+                      aligned: bool) -> None:
+    """Fills ``output``, (K, C, h, w); with pool_mode 0, max, also which sample of its bin it is."""
+    size = aligned_height, aligned_width
+    if pool_mode:
+        output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
+        return
+    for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
+        if not rows * columns:  # an empty box, which mmcv gives its lowest value
+            output[few], argmax_y[few], argmax_x[few] = -10000., -1., -1.
+            continue
+        # a bin's samples are the bins of a finer grid, with one sample each
+        fine = vision.roi_align(input, rois[few], spatial_scale, size[0] * rows, size[1] * columns,
+                                1, aligned)
+        bins = fine.unflatten(3, (-1, columns)).unflatten(2, (-1, rows))
+        value, sample = bins.transpose(3, 4).flatten(4).max(dim=4)
+        output[few] = value
+        argmax_y[few] = (sample // columns).to(argmax_y)
+        argmax_x[few] = (sample % columns).to(argmax_x)
+
+
+def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor,
+                       grad_input: Tensor, *, aligned_height: int, aligned_width: int,
+                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
+                       aligned: bool) -> None:
+    """Fills ``grad_input``, (B, C, H, W)."""
+    size = aligned_height, aligned_width
+    if pool_mode:
+        grad_input.copy_(vision._roi_align_backward(
+            grad_output, rois, spatial_scale, *size, *grad_input.shape, sampling_ratio, aligned))
+        return
+    for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
+        if rows * columns:
+            sample = (argmax_y[few] * columns + argmax_x[few]).long()[..., None]
+            bins = grad_output.new_zeros(*sample.shape[:4], rows * columns)
+            bins.scatter_(4, sample, grad_output[few][..., None])
+            fine = bins.unflatten(4, (rows, columns)).transpose(3, 4).flatten(4).flatten(2, 3)
+            grad_input += vision._roi_align_backward(
+                fine, rois[few], spatial_scale, *fine.shape[2:], *grad_input.shape, 1, aligned)
+
+
+def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, aligned: bool) \
+        -> Iterator[tuple[Tensor, tuple[int, int]]]:
+    """The samples of a bin, rows and columns, with the indices of the RoIs that have as many."""
+    if ratio > 0:
+        grids = rois.new_full((len(rois), 2), ratio)
+    else:
+        shift = .5 if aligned else 0.
+        corners = rois[:, 1:] * scale - shift
+        sides = (corners[:, 2:] - corners[:, :2]).flip(1)  # height, width
+        grids = ((sides if aligned else sides.clamp(min=1)) / sides.new_tensor(size)).ceil()
+    for grid in grids.unique(dim=0):
+        rows, columns = map(int, grid)
+        yield (grids == grid).all(dim=1).nonzero()[:, 0], (rows, columns)
+
+
+def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, *,
+                     pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
+    """Fills ``output``, (K, C, h, w), and ``argmax``, the cell of the map, -1 for an empty bin.
+
+    Not torchvision's, which rounds the corners: mmcv's bins reach from floor to ceil.
+    """
+    height, width = input.shape[2:]
+    steps = torch.arange(max(pooled_height, pooled_width) + 1, device=rois.device)
+    images = rois[:, 0].long().tolist()
+    low, high = rois[:, 1:3] * spatial_scale, (rois[:, 3:] + 1) * spatial_scale
+    edges = steps[:, None] * ((high - low) / rois.new_tensor([pooled_width, pooled_height]))[:, None]
+    edges = edges + low[:, None]  # (K, bins + 1, 2)
+    limit = steps.new_tensor([width, height])
+    first, last = (torch.minimum(edge.long().clamp(min=0), limit).tolist()
+                   for edge in (edges.floor()[:, :-1], edges.ceil()[:, 1:]))
+    output.zero_()
+    argmax.fill_(-1)
+    for roi in ((high - low) > 0).all(dim=1).nonzero()[:, 0].tolist():
+        for row in range(pooled_height):
+            top, bottom = first[roi][row][1], last[roi][row][1]
+            for column in range(pooled_width):
+                left, right = first[roi][column][0], last[roi][column][0]
+                if top < bottom and left < right:
+                    cells = input[images[roi], :, top:bottom, left:right].flatten(1)
+                    output[roi, :, row, column], found = cells.max(dim=1)
+                    argmax[roi, :, row, column] = (
+                        (found // (right - left) + top) * width + found % (right - left) + left)
+
+
+def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, *,
+                      pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
+    """Fills ``grad_input``, (B, C, H, W)."""
+    batch, channels, height, width = grad_input.shape
+    maps = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
+    cells = maps[..., None] * (height * width) + argmax.flatten(2)
+    hit = argmax.flatten(2) >= 0
+    grad_input.view(-1).index_add_(0, cells[hit], grad_output.flatten(2)[hit])
+
+
+# deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x
+
+def deform_conv_forward(input: Tensor, weight: Tensor, offset: Tensor, output: Tensor,
+                        columns: Tensor, ones: Tensor, **settings) -> None:
+    """Fills ``output``, (B, C', h, w)."""
+    output.copy_(vision.deform_conv2d(input, weight, offset, *unmodulated(input, weight),
+                                      *plain(settings), False))
+
+
+def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tensor,
+                               grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
+                               columns: Tensor, **settings) -> None:
+    """Fills ``grad_input`` and ``grad_offset``."""
+    grads = vision._deform_conv2d_backward(grad_output, input, weight, offset,
+                                           *unmodulated(input, weight), *plain(settings), False)
+    grad_input.copy_(grads[0])
+    grad_offset.copy_(grads[2])
+
+
+def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: Tensor,
+                                    grad_weight: Tensor, columns: Tensor, ones: Tensor, *,
+                                    scale: float, **settings) -> None:
+    """Adds to ``grad_weight``."""
+    # the weight's gradient needs its shape alone
+    weight = torch.zeros_like(grad_weight)
+    grads = vision._deform_conv2d_backward(grad_output, input, weight, offset,
+                                           *unmodulated(input, weight), *plain(settings), False)
+    grad_weight.add_(grads[1], alpha=scale)
+
+
+def unmodulated(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The mask and the bias that torchvision wants where there is none."""
+    return input.new_zeros(len(input), 1), input.new_zeros(len(weight))
+
+
+def plain(settings: dict) -> tuple[int, ...]:
+    """torchvision's settings from those of mmcv's deform_conv."""
+    return tuple(settings[name] for name in (
+        'dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW', 'group', 'deformable_group'))
+
+
+def modulated(settings: dict) -> tuple[int, ...]:
+    """torchvision's settings from those of mmcv's modulated_deform_conv."""
+    return tuple(settings[name] for name in (
+        'stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w', 'group',
+        'deformable_group'))
+
+
+def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
+                                  offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
+                                  *, with_bias: bool, **settings) -> None:
+    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weighs the samples."""
+    bias = bias if with_bias else unmodulated(input, weight)[1]
+    output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
+                                      True))
+
+
+def modulated_deform_conv_backward(
+        input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor,
+        columns: Tensor, grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
+        grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
+        **settings) -> None:
+    """Fills the gradients."""
+    grads = vision._deform_conv2d_backward(
+        grad_output, input, weight, offset, mask, unmodulated(input, weight)[1],
+        *modulated(settings), True)
+    for target, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads):
+        target.copy_(grad)
+    if with_bias:
+        grad_bias.copy_(grads[4])
+
+
+# deformable attention: value (B, sum of h * w, heads, D), locations (B, Q, heads, levels, points, 2)
+
+def ms_deform_attn_forward(value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor,
+                           locations: Tensor, weights: Tensor, im2col_step: int) -> Tensor:
+    """(B, Q, heads * D); ``weights`` are (B, Q, heads, levels, points)."""
+    from lape_mm.backbones.sampling import sample_grid
+    shapes = tuple((height, width) for height, width in spatial_shapes.tolist())
+    return sample_grid(value, shapes, locations, weights)
+
+
+def ms_deform_attn_backward(
+        value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor, locations: Tensor,
+        weights: Tensor, grad_output: Tensor, grad_value: Tensor, grad_locations: Tensor,
+        grad_weights: Tensor, im2col_step: int) -> None:
+    """Fills the three gradients."""
+    inputs = [entry.detach().requires_grad_() for entry in (value, locations, weights)]
+    with torch.enable_grad():
+        output = ms_deform_attn_forward(inputs[0], spatial_shapes, level_start_index, *inputs[1:],
+                                        im2col_step)
+    grads = torch.autograd.grad(output, inputs, grad_output)
+    for target, grad in zip((grad_value, grad_locations, grad_weights), grads):
+        target.copy_(grad)
+
+
+# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
+
+def sigmoid_focal_loss_forward(input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
+                               gamma: float, alpha: float) -> None:
+    """Fills ``output``, (N, C), from logits. Target C is background."""
+    p, hit = exact(input).sigmoid(), one_hot(target, input)
+    positive = alpha * (1 - p) ** gamma * p.clamp(min=TINY).log()
+    negative = (1 - alpha) * p ** gamma * (1 - p).clamp(min=TINY).log()
+    output.copy_(-torch.where(hit, positive, negative) * class_weight(weight, target))
+
+
+def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor,
+                                *, gamma: float, alpha: float) -> None:
+    """Fills ``grad_input``, (N, C), for a gradient of ones."""
+    p, hit = exact(input).sigmoid(), one_hot(target, input)
+    positive = alpha * (1 - p) ** gamma * (1 - p - gamma * p * p.clamp(min=TINY).log())
+    negative = (1 - alpha) * p ** gamma * (gamma * (1 - p) * (1 - p).clamp(min=TINY).log() - p)
+    grad_input.copy_(-torch.where(hit, positive, negative) * class_weight(weight, target))
+
+
+def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
+                               gamma: float, alpha: float) -> None:
+    """Fills ``output``, (N,), from probabilities. A negative target costs nothing."""
+    p = exact(softmax).gather(1, target.clamp(min=0)[:, None])[:, 0]
+    loss = -alpha * (1 - p) ** gamma * p.clamp(min=TINY).log()
+    output.copy_((loss * class_weight(weight, target)[:, 0]).where(target >= 0, 0))
+
+
+def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
+                                grad_input: Tensor, *, gamma: float, alpha: float) -> None:
+    """Fills ``grad_input``, (N, C), for a gradient of ones with respect to the logits."""
+    p = exact(softmax).gather(1, target.clamp(min=0)[:, None])[:, 0]
+    slope = alpha * (gamma * (1 - p) ** (gamma - 1) * p * p.clamp(min=TINY).log() - (1 - p) ** gamma)
+    buff.copy_((slope * class_weight(weight, target)[:, 0]).where(target >= 0, 0))
+    grad_input.copy_(exact(buff)[:, None] * (one_hot(target, softmax).long() - exact(softmax)))
+
+
+def exact(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def one_hot(target: Tensor, like: Tensor) -> Tensor:
+    """(N,) labels to (N, C), True at the label."""
+    return target[:, None] == torch.arange(like.shape[1], device=like.device)
+
+
+def class_weight(weight: Tensor, target: Tensor) -> Tensor:
+    """The weight of each target's class, (N, 1); 1 without weights, and for background."""
+    if not weight.numel():
+        return target.new_ones(len(target), 1, dtype=torch.float32)
+    return F.pad(exact(weight), (0, 1), value=1.)[target][:, None]
