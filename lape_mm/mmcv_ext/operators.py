@@ -80,7 +80,8 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
     index = np.arange(len(score))
     done, count = 0, len(score)
     while done < count:
-        best = done + score[done:count].argmax()
+        # two empty boxes give NaN, which is no maximum unless it comes first
+        best = done if np.isnan(score[done]) else done + np.nanargmax(score[done:count])
         for entries in (low, high, score, area, index):
             entries[[done, best]] = entries[[best, done]]
         dets[done] = torch.from_numpy(np.concatenate([low[done], high[done], score[done, None]]))
@@ -90,7 +91,9 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
         with np.errstate(divide='ignore', invalid='ignore'):  # of two empty boxes
             iou = shared / (area[done] + area[rest] - shared)
         if method == 2:
-            score[rest] *= np.exp(-(iou * iou) / np.float32(sigma))
+            # in float64, since NumPy's own float32 is not rounded as C's
+            decay = np.exp(-(iou * iou) / np.float32(sigma), dtype=np.float64)
+            score[rest] *= decay.astype(np.float32)
         else:
             decay = 1 - iou if method == 1 else np.zeros_like(iou)
             score[rest] *= np.where(iou >= np.float32(iou_threshold), decay, np.float32(1))
@@ -218,8 +221,7 @@ def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tenso
                                grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
                                columns: Tensor, **settings) -> None:
     """Fills ``grad_input`` and ``grad_offset``."""
-    grads = vision._deform_conv2d_backward(grad_output, input, weight, offset,
-                                           *unmodulated(input, weight), *plain(settings), False)
+    grads = deform_conv_grads(grad_output, input, weight, offset, None, plain(settings))
     grad_input.copy_(grads[0])
     grad_offset.copy_(grads[2])
 
@@ -227,12 +229,53 @@ def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tenso
 def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: Tensor,
                                     grad_weight: Tensor, columns: Tensor, ones: Tensor, *,
                                     scale: float, **settings) -> None:
-    """Adds to ``grad_weight``."""
-    # the weight's gradient needs its shape alone
-    weight = torch.zeros_like(grad_weight)
-    grads = vision._deform_conv2d_backward(grad_output, input, weight, offset,
-                                           *unmodulated(input, weight), *plain(settings), False)
+    """Adds to ``grad_weight``, which depends on the weight's shape alone."""
+    grads = deform_conv_grads(grad_output, input, grad_weight, offset, None, plain(settings))
     grad_weight.add_(grads[1], alpha=scale)
+
+
+def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
+                                  offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
+                                  *, with_bias: bool, **settings) -> None:
+    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weighs the samples."""
+    bias = bias if with_bias else unmodulated(input, weight)[1]
+    output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
+                                      True))
+
+
+def modulated_deform_conv_backward(
+        input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor,
+        columns: Tensor, grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
+        grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
+        **settings) -> None:
+    """Fills the gradients."""
+    grads = deform_conv_grads(grad_output, input, weight, offset, mask, modulated(settings))
+    for target, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads):
+        target.copy_(grad)
+    if with_bias:
+        grad_bias.copy_(grads[4])
+
+
+def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tensor,
+                      mask: Tensor | None, settings: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Gradients of input, weight, offset, mask and bias.
+
+    A sample at -1 exactly, as with offsets of zero and padding, is where the map ends: mmcv's offset
+    has no gradient there, torchvision's has. It is moved to -1.5, where both have none.
+    """
+    split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
+    moved = []
+    for axis, place in enumerate(split.unbind(4)):
+        stride, pad, dilation = settings[axis::2][:3]
+        steps, cells = (torch.arange(count, device=offset.device)
+                        for count in (weight.shape[2 + axis], offset.shape[2 + axis]))
+        start = steps[:, None] * dilation + cells * stride - pad
+        start = start[:, None, :, None] if axis == 0 else start[:, None]
+        moved.append(torch.where(place + start == -1, place - .5, place))
+    neutral_mask, neutral_bias = unmodulated(input, weight)
+    return vision._deform_conv2d_backward(
+        grad, input, weight, torch.stack(moved, dim=4).flatten(1, 4),
+        neutral_mask if mask is None else mask, neutral_bias, *settings, mask is not None)
 
 
 def unmodulated(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,30 +294,6 @@ def modulated(settings: dict) -> tuple[int, ...]:
     return tuple(settings[name] for name in (
         'stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w', 'group',
         'deformable_group'))
-
-
-def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
-                                  offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
-                                  *, with_bias: bool, **settings) -> None:
-    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weighs the samples."""
-    bias = bias if with_bias else unmodulated(input, weight)[1]
-    output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
-                                      True))
-
-
-def modulated_deform_conv_backward(
-        input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor,
-        columns: Tensor, grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
-        grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
-        **settings) -> None:
-    """Fills the gradients."""
-    grads = vision._deform_conv2d_backward(
-        grad_output, input, weight, offset, mask, unmodulated(input, weight)[1],
-        *modulated(settings), True)
-    for target, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads):
-        target.copy_(grad)
-    if with_bias:
-        grad_bias.copy_(grads[4])
 
 
 # deformable attention: value (B, sum of h * w, heads, D), locations (B, Q, heads, levels, points, 2)

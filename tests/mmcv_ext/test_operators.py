@@ -1,0 +1,179 @@
+"""mmcv's public operators on `lape_mm.mmcv_ext`, held to recorded outputs of the compiled ones.
+
+`data/mmcv_ops.pt` has 33 cases that mmcv 2.3.6's compiled CPU operators produced. Where mmcv has no
+CPU operator to record, the reference is its definition, written out here.
+"""
+import math
+from pathlib import Path
+
+import lape_mm.mmcv_ext
+import pytest
+import torch
+from torch.autograd import gradcheck
+from torch.nn.functional import cross_entropy, one_hot
+
+pytest.importorskip('mmcv')
+
+from mmcv import ops  # noqa: E402
+
+CASES = torch.load(Path(__file__).parents[1] / 'data/mmcv_ops.pt', weights_only=True)['cases']
+OUTPUTS = ('dets', 'inds', 'output', 'grad_output', 'grad_input')
+ours = pytest.mark.skipif(lape_mm.mmcv_ext.compiled(), reason='mmcv has compiled operators here')
+
+
+@pytest.mark.parametrize('case', CASES, ids=[f'{n}_{case["op"]}' for n, case in enumerate(CASES)])
+def test_recorded_outputs(case):
+    given = {name: value for name, value in case.items() if name not in (*OUTPUTS, 'op', 'note')}
+    if case['op'] == 'batched_nms':
+        given['nms_cfg'] = dict(type='nms', iou_threshold=given.pop('iou_threshold'))
+    if 'input' in given:
+        given['input'] = given['input'].clone().requires_grad_()
+    operator = getattr(ops, case['op'])
+    # Function.apply takes no names
+    found = operator(**given) if 'nms' in case['op'] else operator(*given.values())
+    if 'dets' in case:
+        dets, inds = found
+        assert torch.equal(inds, case['inds'])
+        torch.testing.assert_close(dets, case['dets'])
+        return
+    torch.testing.assert_close(found, case['output'], atol=1e-5, rtol=1e-5)
+    if 'grad_input' in case:
+        grad, = torch.autograd.grad(found, given['input'], case['grad_output'])
+        torch.testing.assert_close(grad, case['grad_input'], atol=1e-5, rtol=1e-5)
+
+
+@ours
+@pytest.mark.parametrize('mode', ['avg', 'max'])
+def test_roi_align_reads_channels_last_maps(mode):
+    maps = torch.rand(2, 3, 17, 23)
+    rois = torch.tensor([[0, 3., 4, 60, 90], [1, 10, 2, 100, 50]])
+    found = [ops.roi_align(x, rois, (7, 5), .125, 0, mode, True)
+             for x in (maps, maps.contiguous(memory_format=torch.channels_last))]
+    torch.testing.assert_close(*found)
+
+
+@ours
+def test_roi_pool_takes_the_maximum_from_floor_to_ceil():
+    maps = torch.rand(2, 3, 12, 15, requires_grad=True)
+    rois = torch.tensor([[0, 3., 4, 60, 90], [1, -30, 2, 100, 50], [1, 200, 5, 260, 20],
+                         [0, 50, 50, 30, 60]])
+    height, width, scale = 3, 2, .13
+    found = ops.roi_pool(maps, rois, (height, width), scale)
+    wanted = []
+    for image, *box in rois.tolist():
+        x1, y1, x2, y2 = (value * scale for value in (*box[:2], box[2] + 1, box[3] + 1))
+        for row in range(height):
+            for column in range(width):
+                top, bottom, left, right = (
+                    min(max(edge, 0), limit) for edge, limit in (
+                        (math.floor(y1 + row * (y2 - y1) / height), 12),
+                        (math.ceil(y1 + (row + 1) * (y2 - y1) / height), 12),
+                        (math.floor(x1 + column * (x2 - x1) / width), 15),
+                        (math.ceil(x1 + (column + 1) * (x2 - x1) / width), 15)))
+                cells = maps[int(image), :, top:bottom, left:right]
+                empty = not cells.numel() or x2 <= x1
+                wanted.append(torch.zeros(3) if empty else cells.amax((1, 2)))
+    wanted = torch.stack(wanted).view(4, height, width, 3).permute(0, 3, 1, 2)
+    assert torch.equal(found, wanted)
+    weights = torch.rand_like(found)
+    torch.testing.assert_close(*(torch.autograd.grad((one * weights).sum(), maps)[0]
+                                 for one in (found, wanted)))
+
+
+@pytest.mark.parametrize('groups', [1, 2])
+def test_deformable_convolutions_have_the_gradients_of_their_outputs(groups):
+    x, weight, bias, offset, mask = (
+        torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in (
+            (2, 4, 5, 6), (2, 4 // groups, 3, 2), (2,), (2, 12 * groups, 3, 7), (2, 6 * groups, 3, 7)))
+    settings = ((2, 1), (1, 1), (1, 1), groups, groups)  # stride, padding, dilation
+    assert gradcheck(lambda *given: ops.deform_conv2d(*given, *settings), (x, offset, weight))
+    assert gradcheck(lambda *given: ops.modulated_deform_conv2d(*given, *settings),
+                     (x, offset, mask, weight, bias))
+
+
+def test_a_deformable_convolution_starts_with_mmcvs_gradients():
+    """Offsets of zero and padding: samples at -1 exactly pull no offset."""
+    x, weight = torch.rand(1, 1, 4, 4), torch.rand(1, 1, 3, 3)
+    offset = torch.zeros(1, 18, 4, 4, requires_grad=True)
+    ops.deform_conv2d(x, offset, weight, 1, 1).sum().backward()
+    corner = offset.grad.view(3, 3, 2, 4, 4)[..., 0, 0]  # by kernel row and column, of the corner
+    assert not corner[0].any() and not corner[:, 0].any() and corner[1:, 1:].all()
+
+
+@pytest.mark.parametrize('gamma', [1.5, 2.])
+@ours
+def test_focal_losses(gamma):
+    logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    target, weight = torch.tensor([0, 1, 2, 3, 1, 0]), torch.rand(4, dtype=torch.float64)
+    p = logits.sigmoid()
+    found = ops.sigmoid_focal_loss(logits, target, gamma, .25, weight, 'sum')
+    hit = one_hot(target, 4).bool()
+    wanted = -torch.where(hit, .25 * (1 - p) ** gamma * p.log(), .75 * p ** gamma * (1 - p).log())
+    compare_losses(found, (wanted * weight[target, None]).sum(), logits)
+    found = ops.softmax_focal_loss(logits, target, gamma, .25, weight, 'sum')
+    cost = cross_entropy(logits, target, reduction='none')
+    wanted = (.25 * (1 - (-cost).exp()) ** gamma * cost * weight[target]).sum()
+    compare_losses(found, wanted, logits)
+
+
+def compare_losses(found, wanted, logits):
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(one, logits)[0] for one in (found, wanted)))
+
+
+@ours
+def test_focal_losses_of_background_and_ignored_targets():
+    logits = torch.randn(2, 3)
+    every, weighted = (ops.sigmoid_focal_loss(logits, torch.tensor([3, 3]), 2., .25, weight, 'none')
+                       for weight in (None, torch.rand(3)))
+    assert torch.equal(every, weighted) and every.all()
+    assert not ops.softmax_focal_loss(logits, torch.tensor([-1, -1]), 2., .25, None, 'none').any()
+
+
+@ours
+def test_deformable_attention_is_mmcvs_own_in_pytorch():
+    from mmcv.ops.multi_scale_deform_attn import (
+        MultiScaleDeformableAttnFunction,
+        multi_scale_deformable_attn_pytorch,
+    )
+    shapes, starts = torch.tensor([[4, 3], [2, 5]]), torch.tensor([0, 12])
+    value, locations, weights = (
+        torch.rand(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 22, 2, 3), (2, 4, 2, 2, 2, 2), (2, 4, 2, 2, 2)))
+
+    def attend(value, locations, weights):
+        return MultiScaleDeformableAttnFunction.apply(
+            value, shapes, starts, locations, weights, 2)
+
+    torch.testing.assert_close(
+        attend(value, locations, weights),
+        multi_scale_deformable_attn_pytorch(value, shapes, locations, weights))
+    assert gradcheck(attend, (value, locations, weights))
+
+
+@ours
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float64])
+def test_other_precisions(dtype):
+    maps = torch.rand(1, 2, 8, 8, requires_grad=True)
+    rois = torch.tensor([[0, 1., 1, 6, 7]])
+    grads = []
+    for precision in (torch.float32, dtype):
+        given = maps.to(precision)
+        loss = sum(ops.roi_align(given, rois.to(precision), 2, 1., 0, mode, True).sum()
+                   for mode in ('avg', 'max'))
+        loss = loss + ops.roi_pool(given, rois.to(precision), 2, 1.).sum()
+        loss = loss + ops.sigmoid_focal_loss(given[0, 0], torch.arange(8), 2., .25, None, 'sum')
+        grads.append(torch.autograd.grad(loss, maps)[0])
+    torch.testing.assert_close(*grads, atol=1e-2, rtol=1e-2)
+
+
+@ours
+def test_what_is_not_provided_says_how_to_get_it():
+    with pytest.raises(NotImplementedError, match='nms_match.*MMCV_WITH_OPS=1 pip install'):
+        ops.nms_match(torch.rand(2, 5), .5)
+
+
+@ours
+def test_mmcvs_report_of_the_environment():
+    from mmcv.utils import collect_env
+    assert 'lape_mm.mmcv_ext on torchvision' in collect_env()['MMCV Compiler']
