@@ -1,9 +1,9 @@
 """LaPE, PVG and MPVG position embedding for vision transformers on the OpenMMLab stack.
 
-Importing the package makes mmcv's operators available (`lape_mm.mmcv_ext`) and imports neither torch
-nor mmengine: a name is imported when it is first asked for, and mmengine's registries find
-``lape_mm.X`` by themselves. Without mmengine only `lape_mm.position` is of use, which needs torch and
-timm alone.
+Importing the package makes mmcv's operators available (`lape_mm.mmcv_ext`). It imports neither
+torch nor mmengine: a name is imported when it is first asked for, and mmengine's registries find
+``lape_mm.X`` by themselves. Without mmengine only `lape_mm.position` is of use, which needs torch
+and timm alone.
 """
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -7,12 +7,9 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-# what a toolbox of OpenMMLab needs to be imported; mmcv._ext holds mmcv's compiled operators
-TOOLBOXES = {
-    'mmpretrain': ('mmengine', 'mmcv', 'mmpretrain'),
-    'mmdet': ('mmengine', 'mmcv', 'mmcv._ext', 'mmdet'),
-    'mmseg': ('mmengine', 'mmcv', 'mmcv._ext', 'mmseg'),
-}
+# what a toolbox of OpenMMLab needs to be imported; torchvision has the operators that mmcv lacks
+TOOLBOXES = {name: ('mmengine', 'mmcv', 'torchvision', name)
+             for name in ('mmpretrain', 'mmdet', 'mmseg')}
 # distribution -> the first and last version that the tests have run on (on the first of torch and
 # timm without the toolboxes)
 TESTED = {
@@ -26,6 +23,7 @@ TESTED = {
     # upstream, see requirements/openmmlab.txt
     'mmengine': ('0.10.7', '0.10.7'),
     'mmcv': ('2.1.0', '2.1.0'),
+    'mmcv-lite': ('2.1.0', '2.1.0'),
     'mmdet': ('3.3.0', '3.3.0'),
     'mmsegmentation': ('1.2.2', '1.2.2'),
     'mmpretrain': ('1.2.0', '1.2.0'),
@@ -42,29 +40,38 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def build_mmcv(*, upstream: bool | None = None, cuda: bool = False) -> str:
-    """The command that compiles mmcv's operators against the installed torch.
-
-    With a setuptools that it builds with: the one that ``python -m venv`` brings is too old for the
-    fork, a new one is too new for upstream.
+def plain_mmcv(*, upstream: bool | None = None) -> str:
+    """The command that reinstalls mmcv without compiled operators, which lape_mm then provides.
 
     Args:
         upstream: upstream's mmcv, not the fork's; None for whichever is installed.
-        cuda: also where no GPU is seen during the build.
     """
-    if upstream is None:
-        upstream = installed('mmcv') is not None
+    if _upstream() if upstream is None else upstream:
+        return 'pip uninstall -y mmcv onedl-mmcv && pip install --no-deps mmcv-lite==2.1.0'
+    return 'pip install --force-reinstall --no-deps --no-cache-dir onedl-mmcv'
+
+
+def build_mmcv() -> str:
+    """The command that compiles mmcv's operators, of whichever is installed, for the present torch.
+
+    With a setuptools that it builds with: the one that ``python -m venv`` brings is too old for the
+    fork, a new one is too new for upstream. For a GPU it needs the CUDA toolkit as well.
+    """
+    upstream = _upstream()
     distribution, setuptools = (
         ('"mmcv==2.1.0"', '<70') if upstream else ('onedl-mmcv', '>=77,<82'))
-    return (f'pip install "setuptools{setuptools}" wheel ninja psutil && '
-            f'{"FORCE_CUDA=1 " if cuda else ""}MMCV_WITH_OPS=1 pip install --no-build-isolation '
-            f'--force-reinstall --no-deps --no-cache-dir {distribution}')
+    return (f'{"pip uninstall -y mmcv-lite; " if upstream else ""}'
+            f'pip install "setuptools{setuptools}" wheel ninja psutil && '
+            f'MMCV_WITH_OPS=1 pip install --no-build-isolation --force-reinstall --no-deps '
+            f'--no-cache-dir {distribution}')
+
+
+def _upstream() -> bool:
+    return bool(installed('mmcv') or installed('mmcv-lite'))
 
 
 def install_hint(module: str) -> str:
     """One line that says that ``module`` is missing and which command installs it."""
-    if module == 'mmcv._ext':
-        return f'mmcv is installed without its compiled operators: reinstall it by {build_mmcv()}'
     if module in STACK:
         return (f'{module} is not installed: pip install "lape_mm[onedl]" installs the tested '
                 f'stack (the {module} of upstream OpenMMLab works as well)')

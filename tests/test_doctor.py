@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lape_mm.requirements import build_mmcv, missing
+import lape_mm.mmcv_ext
+from lape_mm.requirements import missing, plain_mmcv
 
 ROOT = Path(__file__).parents[1]
 # stands before every other finder: what it names cannot be found
@@ -69,14 +70,12 @@ def without(*names, **changed):
     ({**WORKING, 'torchvision.py':
       "raise RuntimeError('operator torchvision::nms does not exist')"}, (),
      'torchvision cannot be imported: RuntimeError: operator', 'torch torchvision'),
-    (without(*OPS), (), 'mmcv is installed without its compiled operators',
-     build_mmcv()),
     ({**WORKING, 'mmcv/_ext.py': "raise ImportError('_ext.so: undefined symbol: _ZN3c10')"}, (),
-     'mmcv._ext cannot be imported: ImportError: _ext.so', 'compiled for another torch'),
+     'mmcv._ext cannot be imported: ImportError: _ext.so', plain_mmcv()),
     ({**WORKING, 'mmdet.py': REFUSES, 'mmcv/ops.py': 'from torch_ops import nms',
       'torch_ops.py': 'def nms(*args, **kwargs): return None, [0]',
       'torch.py': WORKING['torch.py'] + '\ntensor = lambda *args, **kwargs: None\n'}, (),
-     'mmdet cannot be imported: AssertionError: MMCV==2.3.6', 'mmcv==2.1.0'),
+     'mmdet cannot be imported: AssertionError: MMCV==2.3.6', 'mmcv-lite==2.1.0'),
     ({**WORKING, 'mmengine.py': 'import pkg_resources', 'pkg_resources.py':
       """raise ModuleNotFoundError("No module named 'pkg_resources'", name='pkg_resources')"""},
      (), 'mmengine cannot be imported: ModuleNotFoundError', 'setuptools<82'),
@@ -121,3 +120,5 @@ def test_missing_data_and_a_folder_that_cannot_be_written(tmp_path):
 def test_a_sound_environment(tmp_path):
     lines, status = examine(tmp_path, config=[str(ROOT / 'configs/quickstart/deit.py')])
     assert status == 0 and lines[-1] == 'all of it works', lines
+    kind = 'compiled' if lape_mm.mmcv_ext.compiled() else "lape_mm's, on torchvision"
+    assert any(f"mmcv's operators on cpu: {kind}" in line for line in lines), lines

@@ -157,7 +157,7 @@ def run_vit_adapter(case, tmp_path, dtype):
 
 
 def run_segmenter(case, tmp_path, dtype):
-    if missing('mmseg', 'mmcv._ext'):
+    if missing('mmseg'):
         (pytest.fail if os.environ.get('LAPE_GOLDENS') else pytest.skip)(install_hint('mmseg'))
     from mmengine.registry import init_default_scope
     from mmseg.registry import MODELS

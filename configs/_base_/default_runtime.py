@@ -1,4 +1,8 @@
 # What all toolboxes share; runtime_{cls,det,seg}.py add a toolbox's scope and its pictures.
+# OpenMMLab's own tools import this before mmcv's operators, which lape_mm provides where mmcv was
+# installed without a compiler
+custom_imports = dict(imports=['lape_mm'])
+
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),

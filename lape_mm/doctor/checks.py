@@ -10,11 +10,11 @@ from pathlib import Path
 
 from lape_mm.requirements import (
     TOOLBOXES,
-    build_mmcv,
     install_hint,
     installed,
     missing,
     numbers,
+    plain_mmcv,
     untested,
 )
 
@@ -91,7 +91,7 @@ def check_cuda(doctor: Doctor, torch) -> None:
 
 
 def check_mmcv(doctor: Doctor) -> None:
-    """mmengine, mmcv, and one of its compiled operators."""
+    """mmengine, mmcv, and which operators are in use."""
     for one, other in TWINS:
         if installed(one) and installed(other):
             doctor.say('BROKEN', f'{one} and {other} are both installed, and provide the same '
@@ -102,14 +102,7 @@ def check_mmcv(doctor: Doctor) -> None:
             doctor.say('BROKEN', f'{name} is not installed', install_hint(name).split(': ', 1)[1])
         elif module := doctor.attempt(name, ('torch', 'mmengine')):
             doctor.say('ok', f'{name} {version_of(module)}')
-    if 'mmcv' in doctor.broken:
-        doctor.broken.add('mmcv._ext')
-    elif missing('mmcv._ext'):
-        doctor.broken.add('mmcv._ext')
-        doctor.say('BROKEN', 'mmcv is installed without its compiled operators, which mmdet and '
-                   'mmseg need', install_hint('mmcv._ext').split(': ', 1)[1].replace(
-                       'reinstall it by ', ''))
-    elif doctor.attempt('mmcv._ext', ('torch',)):
+    if doctor.attempt('mmcv._ext', ('torch', 'torchvision', 'mmcv')):
         run_operator(doctor)
     torch_version = installed('torch')
     if installed('mmengine') and torch_version and numbers(torch_version) >= (2, 6):
@@ -120,16 +113,20 @@ def check_mmcv(doctor: Doctor) -> None:
 def run_operator(doctor: Doctor) -> None:
     """Non-maximum suppression of two boxes, on the CPU and on the GPU if there is one."""
     import torch
+
+    from lape_mm.mmcv_ext import compiled
+    kind = 'compiled' if compiled() else "lape_mm's, on torchvision"
     for device in ('cpu', 'cuda')[:1 + torch.cuda.is_available()]:
         try:
             from mmcv.ops import nms
             boxes = torch.tensor([[0., 0, 4, 4], [0, 0, 4, 5]], device=device)
             _, kept = nms(boxes, torch.tensor([.9, .8], device=device), iou_threshold=.5)
-            doctor.say('ok', f"mmcv's operators on {device} ({len(kept)} of 2 boxes kept)")
+            doctor.say('ok', f"mmcv's operators on {device}: {kind} ({len(kept)} of 2 boxes kept)")
         except Exception as error:
             doctor.broken.add('mmcv._ext')
-            doctor.say('BROKEN', f"mmcv's operators on {device}: {first_line(error)}",
-                       build_mmcv(cuda=device == 'cuda'))
+            # compiled for another torch, or without the CUDA toolkit for the CPU alone
+            doctor.say('BROKEN', f"mmcv's operators on {device}: {kind}: {first_line(error)}",
+                       plain_mmcv() if compiled() else 'pip install --force-reinstall torchvision')
 
 
 def check_toolboxes(doctor: Doctor) -> None:

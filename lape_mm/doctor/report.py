@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from lape_mm.requirements import build_mmcv, install_hint
+from lape_mm.requirements import install_hint, plain_mmcv
 
 ONEDL = 'pip install "lape_mm[onedl]"'
 # what an import's error says -> what mends it
@@ -17,7 +17,7 @@ REMEDIES = (
     ('numpy.core', 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'),
     ('_ARRAY_API', 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'),
     ('compiled using NumPy 1', 'pip install "numpy<2"'),
-    ('undefined symbol', f'mmcv was compiled for another torch: {build_mmcv()}'),
+    ('undefined symbol', f'{plain_mmcv()}  (mmcv was compiled for another torch)'),
 )
 
 
@@ -81,7 +81,7 @@ def remedy_of(module: str, error: Exception) -> str:
     text = str(error)
     if isinstance(error, AssertionError) and 'incompatible' in text:
         # upstream mmdet 3.3.0 and mmsegmentation 1.2.2 refuse mmcv 2.2 and later
-        return (f'{build_mmcv(upstream=True)} (what upstream {module} accepts), or the forks, '
+        return (f'{plain_mmcv(upstream=True)} (what upstream {module} accepts), or the forks, '
                 f'which take later ones: {ONEDL}')
     for sign, remedy in REMEDIES:
         if sign in text:

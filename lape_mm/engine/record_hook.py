@@ -23,8 +23,8 @@ RECORD = 'record.json'
 NAMED = re.compile(r'[0-9a-f]{12}\.pth')  # a checkpoint that is named after what was run for it
 LOSSES = 'losses_since_validation'
 # what changes a run's place, its seed, its messages or its files, but not what is run
-APART = ('work_dir', 'overrides', 'randomness', 'resume', 'launcher', 'default_hooks', 'log_level',
-         'log_processor', 'vis_backends', 'visualizer')
+APART = ('custom_imports', 'work_dir', 'overrides', 'randomness', 'resume', 'launcher',
+         'default_hooks', 'log_level', 'log_processor', 'vis_backends', 'visualizer')
 
 
 def fingerprint(cfg: Config) -> str:

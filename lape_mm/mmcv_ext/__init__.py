@@ -1,7 +1,7 @@
 """mmcv's operators from torchvision and PyTorch, where the compiled extension is absent.
 
-`install` appends a finder to `sys.meta_path`. Python asks it last, so that it finds `mmcv._ext` only
-in an mmcv that was installed without compiled operators; nothing of mmcv is written or patched. The
+`install` appends a finder to `sys.meta_path`. Python asks it last, so it finds `mmcv._ext` only
+where mmcv was installed without compiled operators; nothing of mmcv is written or patched. The
 module it finds is `operators.py` of this folder, under the name `mmcv._ext`.
 
 This file imports neither torch nor mmcv: it runs before anything imports `mmcv.ops`.

@@ -179,8 +179,8 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
     steps = torch.arange(max(pooled_height, pooled_width) + 1, device=rois.device)
     images = rois[:, 0].long().tolist()
     low, high = rois[:, 1:3] * spatial_scale, (rois[:, 3:] + 1) * spatial_scale
-    edges = steps[:, None] * ((high - low) / rois.new_tensor([pooled_width, pooled_height]))[:, None]
-    edges = edges + low[:, None]  # (K, bins + 1, 2)
+    sides = (high - low) / rois.new_tensor([pooled_width, pooled_height])
+    edges = steps[:, None] * sides[:, None] + low[:, None]  # (K, bins + 1, 2)
     limit = steps.new_tensor([width, height])
     first, last = (torch.minimum(edge.long().clamp(min=0), limit).tolist()
                    for edge in (edges.floor()[:, :-1], edges.ceil()[:, 1:]))
@@ -260,8 +260,8 @@ def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tenso
                       mask: Tensor | None, settings: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Gradients of input, weight, offset, mask and bias.
 
-    A sample at -1 exactly, as with offsets of zero and padding, is where the map ends: mmcv's offset
-    has no gradient there, torchvision's has. It is moved to -1.5, where both have none.
+    A sample at -1 exactly, as with padding and offsets of zero, lies where the map ends: mmcv gives
+    its offset no gradient, torchvision one. It is moved to -1.5, where both give none.
     """
     split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
     moved = []
@@ -296,11 +296,12 @@ def modulated(settings: dict) -> tuple[int, ...]:
         'deformable_group'))
 
 
-# deformable attention: value (B, sum of h * w, heads, D), locations (B, Q, heads, levels, points, 2)
+# deformable attention: value (B, sum of h * w, heads, D), locations and weights by query: (B, Q,
+# heads, levels, points, 2) and (B, Q, heads, levels, points)
 
 def ms_deform_attn_forward(value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor,
                            locations: Tensor, weights: Tensor, im2col_step: int) -> Tensor:
-    """(B, Q, heads * D); ``weights`` are (B, Q, heads, levels, points)."""
+    """(B, Q, heads * D)."""
     from lape_mm.backbones.sampling import sample_grid
     shapes = tuple((height, width) for height, width in spatial_shapes.tolist())
     return sample_grid(value, shapes, locations, weights)
@@ -352,8 +353,8 @@ def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor,
                                 grad_input: Tensor, *, gamma: float, alpha: float) -> None:
     """Fills ``grad_input``, (N, C), for a gradient of ones with respect to the logits."""
     p = exact(softmax).gather(1, target.clamp(min=0)[:, None])[:, 0]
-    slope = alpha * (gamma * (1 - p) ** (gamma - 1) * p * p.clamp(min=TINY).log() - (1 - p) ** gamma)
-    buff.copy_((slope * class_weight(weight, target)[:, 0]).where(target >= 0, 0))
+    slope = gamma * (1 - p) ** (gamma - 1) * p * p.clamp(min=TINY).log() - (1 - p) ** gamma
+    buff.copy_((alpha * slope * class_weight(weight, target)[:, 0]).where(target >= 0, 0))
     grad_input.copy_(exact(buff)[:, None] * (one_hot(target, softmax).long() - exact(softmax)))
 
 

@@ -6,11 +6,12 @@ CPU operator to record, the reference is its definition, written out here.
 import math
 from pathlib import Path
 
-import lape_mm.mmcv_ext
 import pytest
 import torch
 from torch.autograd import gradcheck
 from torch.nn.functional import cross_entropy, one_hot
+
+import lape_mm.mmcv_ext
 
 pytest.importorskip('mmcv')
 
@@ -84,7 +85,8 @@ def test_roi_pool_takes_the_maximum_from_floor_to_ceil():
 def test_deformable_convolutions_have_the_gradients_of_their_outputs(groups):
     x, weight, bias, offset, mask = (
         torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in (
-            (2, 4, 5, 6), (2, 4 // groups, 3, 2), (2,), (2, 12 * groups, 3, 7), (2, 6 * groups, 3, 7)))
+            (2, 4, 5, 6), (2, 4 // groups, 3, 2), (2,), (2, 12 * groups, 3, 7),
+            (2, 6 * groups, 3, 7)))
     settings = ((2, 1), (1, 1), (1, 1), groups, groups)  # stride, padding, dilation
     assert gradcheck(lambda *given: ops.deform_conv2d(*given, *settings), (x, offset, weight))
     assert gradcheck(lambda *given: ops.modulated_deform_conv2d(*given, *settings),
