@@ -81,7 +81,7 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
     done, count = 0, len(score)
     while done < count:
         # two empty boxes give NaN, which is no maximum unless it comes first
-        best = done if np.isnan(score[done]) else done + np.nanargmax(score[done:count])
+        best = done if np.isnan(score[done]) else done + int(np.nanargmax(score[done:count]))
         for entries in (low, high, score, area, index):
             entries[[done, best]] = entries[[best, done]]
         dets[done] = torch.from_numpy(np.concatenate([low[done], high[done], score[done, None]]))
@@ -314,8 +314,8 @@ def ms_deform_attn_backward(
     """Fills the three gradients."""
     inputs = [entry.detach().requires_grad_() for entry in (value, locations, weights)]
     with torch.enable_grad():
-        output = ms_deform_attn_forward(inputs[0], spatial_shapes, level_start_index, *inputs[1:],
-                                        im2col_step)
+        output = ms_deform_attn_forward(inputs[0], spatial_shapes, level_start_index, inputs[1],
+                                        inputs[2], im2col_step)
     grads = torch.autograd.grad(output, inputs, grad_output)
     for target, grad in zip((grad_value, grad_locations, grad_weights), grads):
         target.copy_(grad)
