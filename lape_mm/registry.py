@@ -1,7 +1,7 @@
 """Registries of scope ``lape_mm``, children of mmengine's.
 
 Because they name their locations, ``lape_mm.X`` resolves from mmengine, mmpretrain, mmdet and
-mmseg alike, without ``custom_imports`` in a config.
+mmseg alike.
 """
 from mmengine.registry import HOOKS as ROOT_HOOKS
 from mmengine.registry import LOOPS as ROOT_LOOPS

@@ -2,11 +2,14 @@
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from lape_mm import requirements
 from lape_mm.requirements import build_mmcv, install_hint, missing, plain_mmcv, require
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_hints():
@@ -45,3 +48,11 @@ def test_needs_nothing():
             'heavy = {"torch", "timm", "numpy", "mmengine"} & set(sys.modules)\n'
             'assert not heavy, heavy')
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+
+
+def test_uv_and_pip_fix_the_same_versions():
+    tomllib = pytest.importorskip('tomllib')  # from Python 3.11
+    fixed = tomllib.loads((ROOT / 'pyproject.toml').read_text())['tool']['uv']
+    lines = (ROOT / 'requirements/constraints.txt').read_text().splitlines()
+    assert fixed['constraint-dependencies'] == [line for line in lines if not line.startswith('#')]
+    assert all('==' in pin for pin in fixed['constraint-dependencies'])
