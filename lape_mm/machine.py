@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 
+from lape_mm.mmcv_ext import compiled
+
 PACKAGES = ('torch', 'torchvision', 'timm', 'numpy', 'onedl-mmengine', 'onedl-mmcv',
             'onedl-mmpretrain', 'onedl-mmdetection', 'onedl-mmsegmentation', 'mmengine', 'mmcv',
-            'mmpretrain', 'mmdet', 'mmsegmentation')
+            'mmcv-lite', 'mmpretrain', 'mmdet', 'mmsegmentation')
 
 
 def processor() -> str:
@@ -32,13 +34,15 @@ def machine() -> dict[str, str | int | None]:
 
 
 def versions() -> dict[str, str]:
-    """Of what is installed of `PACKAGES`."""
+    """Of what is installed of `PACKAGES`, and whose code mmcv's operators are."""
     found = {}
     for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
+    if any('mmcv' in name for name in found):
+        found['mmcv operators'] = 'compiled' if compiled() else 'lape_mm'
     return found
 
 
