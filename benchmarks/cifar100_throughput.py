@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Images per second of a CIFAR-100 config: loader, device path and training step.
+"""Images per second of a CIFAR-100 config: loader, training step and validation.
 
     LAPE_MM_CIFAR100=... python benchmarks/cifar100_throughput.py
     python benchmarks/cifar100_throughput.py --config configs/cct/cct-7-mpvg_1xb128-310e_cifar100.py
@@ -23,7 +23,6 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 from quickstart import described
 
-from lape_mm.engine import DeviceLoader
 from lape_mm.machine import versions
 from lape_mm.runs.checks.preflight import preflight
 from lape_mm.runs.config import load_config, settle_loaders
@@ -70,7 +69,6 @@ def build_loader(cfg: Config, **changes):
 
 def measure(cfg: Config, args: argparse.Namespace) -> dict[str, float]:
     """Images per second of all parts, by name."""
-    device = DeviceLoader(cfg.train_dataloader, seed=0)
     model = MODELS.build(cfg.model).to(get_device())
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     if args.compile:
@@ -80,9 +78,8 @@ def measure(cfg: Config, args: argparse.Namespace) -> dict[str, float]:
         'loader, in process': rate(build_loader(cfg, num_workers=0), args.batches, 1),
         f'loader, {workers} workers': rate(
             # the batches that workers have prefetched while warming up do not count
-            build_loader(cfg, num_workers=workers), 4 * args.batches, 2 * workers + 1),
-        'device path': rate(device, args.batches, 8)}
-    fixed = next(iter(device))
+            build_loader(cfg, num_workers=workers), 4 * args.batches, 2 * workers + 1)}
+    fixed = next(iter(build_loader(cfg, num_workers=0)))
     model.train()
     with torch.autocast(get_device(), torch.bfloat16, enabled=args.bf16):
         rates['training step'] = rate(again(fixed), args.steps, 3, lambda batch: model.train_step(
@@ -92,19 +89,16 @@ def measure(cfg: Config, args: argparse.Namespace) -> dict[str, float]:
     return {name: round(value, 1) for name, value in rates.items()}
 
 
-def project(rates: dict[str, float], epochs: int, workers: int) -> dict[str, tuple[float, str]]:
-    """Hours of the full recipe and their arithmetic, for either way of loading."""
+def project(rates: dict[str, float], epochs: int, workers: int) -> tuple[float, str]:
+    """Hours of the full recipe, and their arithmetic."""
     step, validation = rates['training step'], rates['validation']
-    loader, path = rates[f'loader, {workers} workers'], rates['device path']
-    checked = f'{TEST:,} / {validation:,}'
-    found = {name: (TRAIN / source + TRAIN / step, f'{TRAIN:,} / {source:,} + {TRAIN:,} / {step:,}')
-             for name, source in (('loader', loader), ('device', path))}
+    loader = rates[f'loader, {workers} workers']
+    parts = [(TRAIN, loader), (TRAIN, step), (TEST, validation)]
     if get_device() != 'cpu':  # the loader works while the device does; on a CPU they share cores
-        slower = min(loader, step)
-        found['loader'] = TRAIN / slower, f'{TRAIN:,} / {slower:,}'
-    return {name: (round(epochs * (seconds + TEST / validation) / 3600, 2),
-                   f'{epochs} x ({words} + {checked}) s')
-            for name, (seconds, words) in found.items()}
+        parts = [(TRAIN, min(loader, step)), (TEST, validation)]
+    words = ' + '.join(f'{images:,} / {speed:,}' for images, speed in parts)
+    seconds = sum(images / speed for images, speed in parts)
+    return round(epochs * seconds / 3600, 2), f'{epochs} x ({words}) s'
 
 
 def run(args: argparse.Namespace) -> None:
@@ -114,20 +108,18 @@ def run(args: argparse.Namespace) -> None:
     init_default_scope('mmpretrain')
     import mmpretrain.datasets  # noqa: F401
     rates = measure(cfg, args)
-    hours = project(rates, cfg.train_cfg.max_epochs, cfg.train_dataloader.num_workers)
+    hours, arithmetic = project(rates, cfg.train_cfg.max_epochs, cfg.train_dataloader.num_workers)
     record = dict(
         config=args.config.stem, batch=cfg.train_dataloader.batch_size, bf16=args.bf16,
         compile=args.compile, images_per_second=rates,
-        projected_hours={name: value for name, (value, _) in hours.items()},
-        arithmetic={name: text for name, (_, text) in hours.items()},
+        projected_hours=hours, arithmetic=arithmetic,
         device=torch.cuda.get_device_name() if get_device() == 'cuda' else get_device(),
         **{**described(), **versions()})
     print(f'{record["config"]}, batch {record["batch"]}, on {record["device"]} ({record["cpu"]}, '
           f'{record["cores"]} cores, load {record["load"]})')
     for name, value in rates.items():
         print(f'measured   {name:<20} {value:>10,.1f} images/s')
-    for name, (value, text) in hours.items():
-        print(f'projected  full recipe, {name:<7} {value:>10,.1f} h = {text}')
+    print(f'projected  full recipe          {hours:>10,.1f} h = {arithmetic}')
     args.out.write_text(json.dumps(record, indent=1) + '\n')
 
 

@@ -3,7 +3,7 @@
 
     python benchmarks/studies.py imagenet_mini        # under an hour on two cores
     python benchmarks/studies.py --list               # all of them, and what is there already
-    python benchmarks/studies.py imagenet_mini --check mpvg 1     # again: the very same figures?
+    python benchmarks/studies.py ade_mini --check mpvg 1          # again: the very same figures?
     python benchmarks/studies.py --write              # tables and plots of docs/evidence.md
     python benchmarks/studies.py cifar100_table2 --jobs 4 --minutes 9     # on a GPU, in pieces
 
@@ -193,6 +193,12 @@ def run_of(study: str, cell: str, seed: int) -> tuple[str, str, int]:
     return *(STUDIES[study].cells[cell].same or (study, cell)), seed
 
 
+def is_earlier(study: str, cell: str) -> bool:
+    """Whether a run's record is of DeviceTrainLoop, or starts from a run that is."""
+    start = STUDIES[study].cells[cell].start
+    return STUDIES[study].earlier or bool(start and STUDIES[start[0]].earlier)
+
+
 def all_runs(study: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
     """Its cells and their runs, seed by seed: a study that is cut short compares equal seeds."""
     for seed in STUDIES[study].seeds:
@@ -230,6 +236,9 @@ def check(study: str, cell: str, seed: int) -> None:
     found = run_of(study, cell, seed)
     path = ledger_path(*found)
     before = results.read_record(path)
+    if is_earlier(*found[:2]):
+        raise RunError(f'{path.name}: DeviceTrainLoop, which has been removed, made this record: '
+                       f'check out commit {before["commit"]} to run it again')
     with tempfile.TemporaryDirectory() as folder:
         after = Runs(Path(folder)).train(*found)
     if before['metrics'] != after['metrics']:
@@ -262,7 +271,12 @@ def section(study: str) -> str:
         f'### {wanted.title}',
         results.table(rows(study), wanted.metric, digits=wanted.digits),
         f'Measured by `python benchmarks/studies.py {study}`, records in '
-        f'{" and ".join(folders)}: {results.origin(found)}.'])
+        f'{" and ".join(folders)}: {results.origin(found)}.'
+        + (' Recorded with [an earlier training loop](#records-of-an-earlier-training-loop).'
+           if wanted.earlier else
+           ' The pre-trained rows start from runs of '
+           '[an earlier training loop](#records-of-an-earlier-training-loop).'
+           if any(is_earlier(study, cell) for cell in wanted.cells) else '')])
 
 
 def begun() -> list[str]:

@@ -1,8 +1,7 @@
 """The studies of benchmarks/studies.py: what is compared, on which config, with which seeds.
 
 Within a study the config, the data and the seeds are the same; only what a cell names differs.
-Those of the paper's table 2 are for a GPU, on which several runs go side by side: images lie on the
-device, the backbone is compiled, the step is in bfloat16.
+Those of the paper's table 2 are for a GPU, on which several runs go side by side, in bfloat16.
 """
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,6 +41,8 @@ class Study:
         baseline: the cell that the others are paired with, unless they name another.
         data: digest of the images and labels that its records were made of.
         options, amp: --cfg-options and --amp of all its runs.
+        earlier: whether its records were made by DeviceTrainLoop, which has been removed; to be
+            deleted once the study has been run again.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     options: Mapping = field(default_factory=dict)
     amp: str | None = None
+    earlier: bool = False
 
 
 def joinings(start: str | None = None) -> dict[str, Cell]:
@@ -66,9 +68,9 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
     return found
 
 
-ON_DEVICE = {'train_cfg.type': 'lape_mm.DeviceTrainLoop', 'train_cfg.compile': True,
-             'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
-             'val_dataloader.num_workers': 1}
+# four runs at a time share the cores
+ON_GPU = {'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
+          'train_dataloader.num_workers': 4, 'val_dataloader.num_workers': 1}
 CLASSIFIER = 'studies/deit_imagenet-mini'
 TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
 # see docs/evidence.md, 'The data'
@@ -77,10 +79,10 @@ IMAGENET_MINI, CIFAR100, ADE_MINI, COCO_MINI = (
 STUDIES = {
     'imagenet_mini': Study(
         'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(), IMAGENET_MINI,
-        seeds=(0, 1, 2, 3, 4)),
+        seeds=(0, 1, 2, 3, 4), earlier=True),
     'cifar100_subset': Study(
         'ViT-Lite on 5,000 images of CIFAR-100', 'studies/vit-lite_cifar100-subset',
-        'accuracy/top1', joinings(), CIFAR100),
+        'accuracy/top1', joinings(), CIFAR100, earlier=True),
     'ade_mini': Study(
         'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
         'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini'), ADE_MINI),
@@ -102,7 +104,7 @@ STUDIES = {
             'figure 5a, tokens averaged alone': Cell('default', {
                 'model.backbone.class_token': False}),
             'figure 5b, last term alone': Cell(dict(last=0)),
-        }, IMAGENET_MINI, baseline='mpvg'),
+        }, IMAGENET_MINI, baseline='mpvg', earlier=True),
     'kinds': Study(
         'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
             f'{joining}, {kind}': replace(
@@ -110,12 +112,12 @@ STUDIES = {
                 else Cell(joining, {'model.backbone.position': kind}),
                 against=f'default, {kind}' if joining == 'lape' else None)
             for kind in KINDS for joining in ('default', 'lape')},
-        IMAGENET_MINI, baseline='default, learnable'),
+        IMAGENET_MINI, baseline='default, learnable', earlier=True),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
-        CIFAR100, options=ON_DEVICE, amp='bf16'),
+        CIFAR100, options=ON_GPU, amp='bf16'),
     'cifar100_100e': Study(
         'ViT-Lite-7/4 on CIFAR-100, the same in 100 epochs', TABLE_2, 'accuracy/top1', joinings(),
-        CIFAR100, options={**ON_DEVICE, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
+        CIFAR100, options={**ON_GPU, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
         amp='bf16'),
 }

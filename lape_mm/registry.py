@@ -4,7 +4,6 @@ Because they name their locations, ``lape_mm.X`` resolves from mmengine, mmpretr
 mmseg alike.
 """
 from mmengine.registry import HOOKS as ROOT_HOOKS
-from mmengine.registry import LOOPS as ROOT_LOOPS
 from mmengine.registry import MODEL_WRAPPERS as ROOT_MODEL_WRAPPERS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as ROOT_OPTIM_WRAPPER_CONSTRUCTORS
@@ -13,7 +12,6 @@ from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
 from mmengine.registry import Registry
 
 HOOKS = Registry('hook', parent=ROOT_HOOKS, scope='lape_mm', locations=['lape_mm.engine'])
-LOOPS = Registry('loop', parent=ROOT_LOOPS, scope='lape_mm', locations=['lape_mm.engine'])
 MODEL_WRAPPERS = Registry(
     'model wrapper', parent=ROOT_MODEL_WRAPPERS, scope='lape_mm', locations=['lape_mm.engine'])
 MODELS = Registry(

@@ -1,21 +1,21 @@
 """timm's public procedure for its own models, over ours: forward, backward, configs, features."""
 import math
+import subprocess
+import sys
 
 import pytest
 import timm
 import torch
-from timm.models import group_parameters, load_checkpoint
-from timm.models._hub import has_hf_hub, save_for_hf
+from timm.models import group_parameters, save_for_hf
+from timm.models._hub import has_hf_hub
 
 import lape_mm.timm as ours
 from lape_mm import fold
 from lape_mm.checkpoints.files import CheckpointError
-from lape_mm.timm.model import TimmModel
 
 SMALL = [name for name in ours.ARCHITECTURES
-         if name.split('_')[1] not in ('small', 'base') and 'adapter' not in name]
+         if name.split('_')[3] not in ('small', 'base') and 'adapter' not in name]
 NAMES = [f'{name}.{joining}' for name in SMALL for joining in ('lape', 'pvg', 'mpvg')]
-THEIRS = [name for name in ours.ARCHITECTURES if name.startswith(('deit', 'swin'))]
 LITTLE = dict(embed_dim=24, depth=3, num_heads=3)
 
 
@@ -29,8 +29,8 @@ def seed():
 
 
 def little(joining='mpvg', **kwargs):
-    return timm.create_model(f'deit_tiny_patch16_224.{joining}', arch=LITTLE, img_size=64,
-                             **{'num_classes': 7, **kwargs})
+    return timm.create_model(f'lape_mm_deit_tiny_patch16_224.{joining}',
+                             **{'arch': LITTLE, 'img_size': 64, 'num_classes': 7, **kwargs})
 
 
 @pytest.mark.parametrize('name', ours.ARCHITECTURES)
@@ -43,23 +43,32 @@ def test_every_joining_is_a_tag(name):
     assert f'{name}.mpvg' in timm.list_models(f'{name}.*', include_tags=True)
 
 
-@pytest.mark.parametrize('name', THEIRS)
-def test_plain_names_and_other_tags_stay_timms(name):
-    theirs = timm.models.get_pretrained_cfg(name)
-    assert theirs.tag not in ours.ARCHITECTURES[name].joinings and theirs.has_weights
-    assert timm.models.is_model_in_modules(name, ['deit', 'swin_transformer'])
-    if 'base' not in name:
-        for asked in (name, f'{name}.{theirs.tag}'):
-            model = timm.create_model(asked, num_classes=0)
-            assert not isinstance(model, TimmModel)
-            assert model.pretrained_cfg['tag'] == theirs.tag
+def test_timms_own_registry_is_as_it_was():
+    """In another process: what importing this adds, and that it changes nothing else."""
+    run = subprocess.run([sys.executable, '-W', 'error::UserWarning:timm', '-c', """if True:
+        import timm
+        from timm.models import get_pretrained_cfg, model_entrypoint
+        before = {name: (model_entrypoint(name), get_pretrained_cfg(name))
+                  for name in timm.list_models(include_tags=True)}
+        loader = timm.models._factory.load_checkpoint
+        import lape_mm.timm as ours
+        assert all((model_entrypoint(name), get_pretrained_cfg(name)) == found
+                   for name, found in before.items())
+        assert timm.models._factory.load_checkpoint is loader
+        added = set(timm.list_models(include_tags=True)) - set(before)
+        assert {name.split('.')[0] for name in added} == set(ours.ARCHITECTURES)
+        """], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_unknown_tags_are_refused():
-    with pytest.raises(RuntimeError, match='Invalid pretrained tag'):
-        timm.create_model('deit_tiny_patch16_224.nonsense')
-    with pytest.raises(RuntimeError, match='Invalid pretrained tag'):
-        timm.create_model('ceit_tiny_patch16_224.nonsense')
+    with pytest.raises(RuntimeError, match='Invalid pretrained tag .nonsense'):
+        timm.create_model('lape_mm_ceit_tiny_patch16_224.nonsense')
+    # of version 0.1.0, which added its tags to timm's architectures
+    with pytest.raises(RuntimeError, match='Invalid pretrained tag .mpvg'):
+        timm.create_model('deit_tiny_patch16_224.mpvg')
+    with pytest.raises(RuntimeError, match='Unknown model .ceit'):
+        timm.create_model('ceit_tiny_patch16_224.mpvg')
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -76,7 +85,7 @@ def test_forward_backward_and_default_cfg(name):
     # frozen by design: T2T-ViT's sinusoid and random features alone
     frozen = {key.split('.')[-1] for key, value in model.named_parameters()
               if not value.requires_grad}
-    assert frozen == ({'pos_embed', 'w'} if name.startswith('t2t') else set())
+    assert frozen == ({'pos_embed', 'w'} if 't2t' in name else set())
 
     cfg, state = model.default_cfg, model.state_dict()
     assert cfg is model.pretrained_cfg and cfg['tag'] == name.split('.')[1]
@@ -130,8 +139,8 @@ def test_intermediates(name):
             torch.testing.assert_close(last.flatten(2).transpose(1, 2), tokens)
 
 
-@pytest.mark.parametrize('name', [*NAMES, 'vit_adapter_tiny_patch16.lape',
-                                  'vit_adapter_tiny_patch16.mpvg'])
+@pytest.mark.parametrize('name', [*NAMES, 'lape_mm_vit_adapter_tiny_patch16.lape',
+                                  'lape_mm_vit_adapter_tiny_patch16.mpvg'])
 def test_features_only(name):
     model = timm.create_model(name, img_size=size_of(name), features_only=True)
     channels, reductions = model.feature_info.channels(), model.feature_info.reduction()
@@ -159,11 +168,13 @@ def test_features_of_early_layers_are_those_of_the_whole_model():
 
 def test_a_pyramid_has_no_classifier():
     with pytest.raises(ValueError, match='features_only=True'):
-        timm.create_model('vit_adapter_tiny_patch16.lape')
+        timm.create_model('lape_mm_vit_adapter_tiny_patch16.lape')
 
 
-@pytest.mark.parametrize('name', ['deit_tiny_patch16_224.lape', 'deit_tiny_patch16_224.unshare',
-                                  'swin_tiny_patch4_window7_224.mpvg', 't2t_vit_7.pvg'])
+@pytest.mark.parametrize('name', ['lape_mm_deit_tiny_patch16_224.lape',
+                                  'lape_mm_deit_tiny_patch16_224.unshare',
+                                  'lape_mm_swin_tiny_patch4_window7_224.mpvg',
+                                  'lape_mm_t2t_vit_7.pvg'])
 def test_set_input_size_says_what_a_forward_would(name):
     model = timm.create_model(name, img_size=224, num_classes=3).eval()
     img = torch.rand(1, 3, 96, 64)
@@ -222,7 +233,7 @@ def test_gradient_checkpointing_changes_no_gradient():
 
 
 def test_arguments_of_create_model():
-    model = timm.create_model('deit_tiny_patch16_224', joining=dict(last=0), arch=LITTLE,
+    model = timm.create_model('lape_mm_deit_tiny_patch16_224', joining=dict(last=0), arch=LITTLE,
                               in_chans=1, num_classes=3, drop_rate=.5, drop_path_rate=.2)
     assert model.joining.last == 0 and model.head_drop.p == .5 and model.drop_path_rates[-1] == .2
     assert model.eval()(torch.rand(1, 1, 50, 70)).shape == (1, 3)
@@ -240,64 +251,71 @@ def deit_file(tmp_path):
     return theirs, str(path)
 
 
-def test_checkpoint_path_takes_deits_weights(deit_file):
+def test_load_pretrained_takes_deits_weights(deit_file):
     theirs, path = deit_file
-    model = timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE,
-                              checkpoint_path=path).eval()
+    model = little('default', num_classes=1000, img_size=224).eval()
+    model.load_pretrained(path)
     img = torch.rand(1, 3, 224, 224)
     with torch.no_grad():
         torch.testing.assert_close(model(img), theirs(img), rtol=1e-4, atol=1e-5)
     # on another grid, and with what the joining adds missing
-    timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, img_size=96,
-                      checkpoint_path=path)
+    little('default', num_classes=1000, img_size=96).load_pretrained(path)
     with pytest.raises(CheckpointError, match='deit.pth.*pe_norm'):
-        timm.create_model('deit_tiny_patch16_224.lape', arch=LITTLE, checkpoint_path=path)
-    # timm's own models are read as ever
-    again = timm.create_model('deit_tiny_patch16_224', embed_dim=24, depth=3, num_heads=3,
-                              checkpoint_path=path)
-    assert not isinstance(again, TimmModel)
+        little('lape', num_classes=1000).load_pretrained(path)
 
 
-def test_checkpoint_path_takes_lapes_weights():
+def test_checkpoint_path_is_timms_own_reading(deit_file):
+    """Of a file with the model's names, on its grid; another one is an error."""
+    theirs, path = deit_file
+    model = little('default', num_classes=1000, img_size=224, checkpoint_path=path).eval()
+    img = torch.rand(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(model(img), theirs(img), rtol=1e-4, atol=1e-5)
+    with pytest.raises(RuntimeError, match='size mismatch for pos_embed'):
+        little('default', num_classes=1000, checkpoint_path=path)
+    with pytest.raises(RuntimeError, match='Missing key.*pe_norm'):
+        little('lape', num_classes=1000, img_size=224, checkpoint_path=path)
+
+
+def golden_model(joining):
+    """A file of LaPE's trainer, and a model for it."""
     path = 'tests/data/goldens/lape_learnable_LaPE.pt'
     golden = torch.load(path, weights_only=True)
-    config, state = golden['config'], golden['state_dict']
-    model = timm.create_model(
-        'deit_tiny_patch16_224.lape', num_classes=len(state['head.weight']),
-        img_size=config['img_size'], patch_size=config['patch_size'],
-        arch={key: config[key] for key in ('embed_dim', 'depth', 'num_heads')},
-        checkpoint_path=path).eval()
+    config = golden['config']
+    model = little(joining, num_classes=len(golden['state_dict']['head.weight']),
+                   img_size=config['img_size'], patch_size=config['patch_size'],
+                   arch={key: config[key] for key in ('embed_dim', 'depth', 'num_heads')})
+    return golden, path, model.eval()
+
+
+def test_load_pretrained_takes_lapes_weights():
+    golden, path, model = golden_model('lape')
+    model.load_pretrained(path)
     with torch.no_grad():
         torch.testing.assert_close(model(golden['input'].float()), golden['output'].float(),
                                    rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize('how', ['checkpoint_path', 'pretrained'])
-def test_weights_of_another_architecture_are_refused(tmp_path, how):
+def test_weights_of_another_architecture_are_refused(tmp_path):
     path = str(tmp_path / 'scaled.pth')
     torch.save(timm.models.VisionTransformer(
         embed_dim=24, depth=3, num_heads=3, init_values=.1).state_dict(), path)
-    options = dict(checkpoint_path=path) if how == 'checkpoint_path' else \
-        dict(pretrained=True, pretrained_cfg_overlay=dict(file=path))
     with pytest.raises(CheckpointError, match='6 of its weights.*blocks.0.ls1.gamma'):
-        timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, **options)
+        little('default').load_pretrained(path)
+    with pytest.raises(CheckpointError, match='6 of its weights.*blocks.0.ls1.gamma'):
+        little('default', pretrained=True, pretrained_cfg_overlay=dict(file=path))
 
 
 def test_the_log_says_what_became_of_a_checkpoint(deit_file, monkeypatch):
     said = []
     monkeypatch.setattr('lape_mm.checkpoints.transfer.print_log',
                         lambda text, **options: said.append(text))
-    timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, checkpoint_path=deit_file[1])
+    little('default', num_classes=1000).load_pretrained(deit_file[1])
     assert len(said) == 1 and deit_file[1] in said[0] and '100.00 %' in said[0]
     assert 'unused     0' in said[0]  # its head is the model's
-    golden = torch.load('tests/data/goldens/lape_learnable_LaPE.pt', weights_only=True)
-    config, path = golden['config'], deit_file[1]
-    torch.save(golden['state_dict'], path)
     said.clear()
-    timm.create_model(
-        'deit_tiny_patch16_224.default', num_classes=len(golden['state_dict']['head.weight']),
-        img_size=config['img_size'], patch_size=config['patch_size'], checkpoint_path=path,
-        arch={key: config[key] for key in ('embed_dim', 'depth', 'num_heads')})
+    _, path, model = golden_model('default')
+    model.load_pretrained(path)
     assert any('another joining' in text for text in said)
 
 
@@ -314,12 +332,12 @@ def test_nothing_of_a_checkpoint_is_executed(tmp_path):
     path = tmp_path / 'bad.pth'
     torch.save({'model': {'a': Bad()}}, path)
     with pytest.raises(CheckpointError, match='refused'):
-        little(checkpoint_path=str(path))
+        little().load_pretrained(str(path))
 
 
 def test_a_file_as_pretrained_weights(deit_file):
     theirs, path = deit_file
-    model = timm.create_model('deit_tiny_patch16_224.default', arch=LITTLE, num_classes=4,
+    model = timm.create_model('lape_mm_deit_tiny_patch16_224.default', arch=LITTLE, num_classes=4,
                               img_size=96, in_chans=1, pretrained=True,
                               pretrained_cfg_overlay=dict(file=path))
     assert model.head.out_features == 4
@@ -333,11 +351,10 @@ def test_checkpoints_of_a_toolbox(tmp_path):
     state = {('head.fc.' + key[5:] if key.startswith('head.') else 'backbone.' + key): value
              for key, value in model.state_dict().items()}
     torch.save({'state_dict': state, 'meta': {'epoch': 1}}, path)
-    again = little(checkpoint_path=str(path))
+    again = little()
+    again.load_pretrained(str(path))
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
-    with pytest.raises(RuntimeError):  # timm's function for any model knows its own names alone
-        load_checkpoint(little(), str(path))
 
 
 @pytest.mark.skipif(not has_hf_hub(), reason='this timm does not know this huggingface_hub')

@@ -24,7 +24,6 @@ model = dict(
         in_channels=96,
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original')))
 
-# read once and kept as 112 x 112 pixels; the random steps run on batches
 small = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(112, 112), backend='pillow', interpolation='bicubic')
@@ -60,8 +59,7 @@ val_evaluator = dict(type='Accuracy', topk=(1, ))
 test_evaluator = val_evaluator
 
 max_epochs = 40
-train_cfg = dict(
-    _delete_=True, type='lape_mm.DeviceTrainLoop', max_epochs=max_epochs, val_interval=10)
+train_cfg = dict(max_epochs=max_epochs, val_interval=10)
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = _base_.param_scheduler
 param_scheduler[0].update(start_factor=0.01, end=5)

@@ -28,7 +28,7 @@ val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(indi
 test_dataloader = val_dataloader
 
 max_epochs = 6
-train_cfg = dict(type='lape_mm.DeviceTrainLoop', max_epochs=max_epochs, val_interval=3)
+train_cfg = dict(max_epochs=max_epochs, val_interval=3)
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = _base_.param_scheduler
 param_scheduler[0].update(start_factor=0.01, end=1)

@@ -16,7 +16,6 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from lape_mm.position import Delivery
-from lape_mm.registry import MODELS
 
 from .encoder import Encoder
 
@@ -148,19 +147,3 @@ def _fold_head(module: nn.Module) -> None:
     term = linear.weight @ encoder.pooled_final[0]
     linear.bias = nn.Parameter(term if linear.bias is None else linear.bias + term)
     encoder.pooled_final = None
-
-
-@MODELS.register_module()
-def folded_backbone(*, img_size: int | Sequence[int], backbone: dict, pooled_in_head: bool) \
-        -> Encoder:
-    """A folded backbone from a config, for the weights of a folded model; see tools/deploy.py.
-
-    Args:
-        img_size: as of `fold`.
-        backbone: config of the unfolded one.
-        pooled_in_head: whether the final term stands in a classifier's bias.
-    """
-    encoder = fold(MODELS.build(backbone), img_size)
-    if pooled_in_head:
-        encoder.pooled_final = None
-    return encoder

@@ -106,14 +106,10 @@ class ExactRunHook(Hook):
             if hasattr(one, '_indices_of_rank'):  # mmengine's InfiniteSampler may have begun
                 one.indices = one._indices_of_rank()
         endless = isinstance(loop, IterBasedTrainLoop)
-        if isinstance(loop.dataloader, DataLoader):
-            loop.dataloader = guarded_loader(
-                loop.dataloader, report=self.report, part='train', strict=self.strict_data,
-                seed=self.seed, endless=endless)
-            self.batches = loop.dataloader.batch_sampler
-        else:  # lape_mm.DeviceLoader keeps this contract itself
-            self.batches = loop.dataloader
-            self.batches.seed = self.seed
+        loop.dataloader = guarded_loader(
+            loop.dataloader, report=self.report, part='train', strict=self.strict_data,
+            seed=self.seed, endless=endless)
+        self.batches = loop.dataloader.batch_sampler
         if endless:
             self.batches.skip = loop.iter
             loop.dataloader_iterator = EndlessIterator(

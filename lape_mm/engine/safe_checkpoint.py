@@ -16,7 +16,6 @@ from mmengine.hooks import CheckpointHook, EMAHook
 
 from lape_mm.registry import HOOKS
 
-from .fold_hook import FoldHook
 from .stop import RunStopped
 
 PART = '.part'  # of a file that is being written
@@ -124,8 +123,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     def after_val_iter(self, runner, *args, **kwargs) -> None:
         if self.signal and not is_distributed():  # processes need not have as many iterations
-            for hook in runner.hooks:  # these put other weights in place for the validation
-                if isinstance(hook, (EMAHook, FoldHook)):
+            for hook in runner.hooks:  # it puts other weights in place for the validation
+                if isinstance(hook, EMAHook):
                     hook.after_val_epoch(runner)
             self._interrupt(runner, runner.iter)
 

@@ -11,6 +11,7 @@ from mmengine.config import Config, ConfigDict
 from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
+from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
 from .checks.calls import check_call
@@ -39,6 +40,7 @@ def load_config(path: str, *, options: Mapping | None = None,
     except Exception as error:  # a config is code: anything may happen in it
         raise RunError(f'config {path} cannot be read: {type(error).__name__}: {error}') from error
     merge_options(cfg, options or {})
+    check_retired(cfg)
     if joining is not None:
         set_joining(cfg, joining)
     for where, backbone in our_backbones(cfg):
@@ -84,6 +86,13 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
             kind = kind.__name__
         if isinstance(kind, str) and kind.removeprefix('lape_mm.') in names:
             yield path, node
+
+
+def check_retired(cfg: Config) -> None:
+    """Raises RunError for a type that has been removed, saying what to do instead."""
+    for where, node in walk(dict(cfg.items())):
+        if (kind := str(node.get('type'))) in RETIRED:
+            raise RunError(f'{where}.type={kind!r} has been removed: {RETIRED[kind]}')
 
 
 def check_joining(joining: str | Mapping) -> None:

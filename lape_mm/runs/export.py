@@ -6,18 +6,20 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
-from torch import Tensor
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from torch import Tensor, nn
 
 from lape_mm.checkpoints.files import CheckpointError
+from lape_mm.checkpoints.layouts import unwrap
+from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.export.onnx import BATCHES, NEEDED, OPSETS, ExportError, export_onnx
 from lape_mm.requirements import install_hint, missing
 
 from .arguments import apply_trust
 from .config import load_config, our_backbones
-from .deploy import load_model
 from .errors import RunError
 from .images import SUFFIXES, find_images, fit, turns_channels
+from .loading import check_fits
 from .progress import working
 
 
@@ -59,6 +61,18 @@ def export(args: Namespace) -> None:
     print(f'{args.out}: opset {args.opset}, images of {size[0]} x {size[1]} pixels in batches of '
           f'any size; onnxruntime and PyTorch differ by {difference:.1e} of the output\'s scale '
           f'on batches of {" and ".join(map(str, BATCHES))}')
+
+
+def load_model(cfg: Config, checkpoint: str) -> nn.Module:
+    """A config's model with all of a checkpoint's weights, in evaluation mode.
+
+    Raises:
+        RunError: the checkpoint cannot be read, or does not fit.
+    """
+    install_safe_loader()
+    model = MODELS.build(cfg.model)
+    model.load_state_dict(unwrap(check_fits(model, checkpoint)))
+    return model.eval()
 
 
 def folder_images(folder: str, size: tuple[int, int]) -> list[Tensor]:

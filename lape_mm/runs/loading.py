@@ -33,6 +33,9 @@ def check_fits(model: nn.Module, checkpoint: str) -> dict:
         text = str(error)
         raise RunError(text if text.startswith(checkpoint) else f'{checkpoint}: {text}') from error
     if text:
+        meta = content.get('meta')
+        if isinstance(meta, Mapping) and 'folded_from' in meta:
+            text = f'was folded by tools/deploy.py: use {meta["folded_from"]} instead'
         raise RunError(f'{checkpoint} {text}')
     return content
 

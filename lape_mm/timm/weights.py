@@ -15,8 +15,8 @@ def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
         path: str = 'a checkpoint') -> dict[str, Tensor]:
     """The weights of a checkpoint with the model's names, on its grid; the log says what they are.
 
-    timm calls it for files given to ``pretrained_cfg_overlay``, `TimmModel.load_pretrained` for
-    those given to ``checkpoint_path``.
+    timm calls it for files given to ``pretrained_cfg_overlay``, and `TimmModel.load_pretrained`
+    does.
 
     Raises:
         CheckpointError: there is no transformer, more than one, or one whose layers compute

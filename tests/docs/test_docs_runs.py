@@ -69,7 +69,7 @@ class Reader:
     def use(self, tool: str, words: list[str]) -> bool:
         args = parser_of(tool)(words)
         more = {}
-        if 'config' in args and not args.config.startswith('deployed/'):
+        if 'config' in args:
             cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
             data = cfg.test_dataloader.dataset.get('data_root') or ''
             if not cfg.get('scenes') and not Path(data).is_dir():

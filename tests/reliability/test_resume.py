@@ -176,27 +176,3 @@ def test_kills_at_random_moments(task, tmp_path):
         moment = runs.writing if number == 0 else runs.after(draw.uniform(0, length))
         assert runs.kill_and_resume(task, folder, moment) == expected, \
             (folder / 'killed.log').read_text()
-
-
-@pytest.mark.parametrize('erasing', [
-    [], [dict(type='RandomErasing', erase_prob=.9, mode='rand')],
-    [dict(type='RandomErasing', erase_prob=.9, mode='rand', fill_std=[40., 40., 40.])]],
-    ids=['plain', 'erasing', 'erasing_fill_std'])
-def test_images_on_the_device(erasing, tmp_path):
-    """DeviceTrainLoop has its own loader, which draws for several batches at once."""
-    need('deit')
-    options = {'train_cfg.type': 'lape_mm.DeviceTrainLoop',
-               'train_dataloader.dataset.pipeline': [
-                   dict(type='LoadImageFromFile'),
-                   dict(type='RandomResizedCrop', scale=64, backend='pillow',
-                        interpolation='bicubic'),
-                   dict(type='RandomFlip', prob=.5), *erasing, dict(type='PackInputs')],
-               'default_hooks.checkpoint.interval': 100}
-    expected = whole_run('deit', tmp_path, options=options)
-    given, log = runs.arguments('deit', tmp_path / 'cut', options=options), tmp_path / 'cut.log'
-    status = runs.run(given, log,
-                      before=partial(runs.signal_itself, signal.SIGTERM, 'mid-epoch'))
-    assert status == 143, log.read_text()
-    given.resume = 'auto'
-    assert runs.run(given, log) == 0, log.read_text()
-    assert runs.digest(runs.last(tmp_path / 'cut')) == expected

@@ -44,6 +44,14 @@ def test_others_are_refused(saved, changes, said):
     assert path in str(error.value) and said in str(error.value) and '--joining' in str(error.value)
 
 
+def test_a_file_of_the_removed_deploy_tool(tmp_path):
+    path = tmp_path / 'model.pth'
+    torch.save({'state_dict': torch.nn.Linear(3, 2, bias=False).state_dict(),
+                'meta': {'folded_from': 'work_dirs/deit/epoch_16.pth'}}, path)
+    with pytest.raises(RunError, match='model.pth was folded by tools/deploy.py.*epoch_16.pth'):
+        check_fits(torch.nn.Linear(3, 2), str(path))
+
+
 def test_a_class_that_was_learnt_under_another_label():
     content = dict(meta=dict(dataset_meta=dict(classes=('disc', 'square', 'star'))))
     check_classes(content, ('disc', 'square', 'star'))

@@ -20,8 +20,7 @@ def tool(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
         return __import__(name)
     yield load
-    for name in ('train', 'test', 'deploy', 'export_onnx', 'convert_checkpoint',
-                 'analyze_position'):
+    for name in ('train', 'test', 'export_onnx', 'convert_checkpoint', 'analyze_position'):
         sys.modules.pop(name, None)
 
 
@@ -47,8 +46,7 @@ def test_test_arguments(tool):
     ('train', ['no.py', '--joining', '{last}'], 'expected a Python dict'),
     ('test', ['no.py', 'no.pth'], 'there is no config no.py'),
     ('train', ['https://a.b/c.py'], 'config https://a.b/c.py: a config is Python code, which is'),
-    ('test', ['http://a.b/c.py', 'no.pth'], 'a config is Python code'),
-    ('deploy', ['s3://a/c.py', 'no.pth', 'out', '--img-size', '64'], 'a config is Python code'),
+    ('test', ['s3://a/c.py', 'no.pth'], 'a config is Python code'),
     ('export_onnx', ['https://a.b/c.py', 'no.pth', 'o.onnx', '--img-size', '64'],
      'a config is Python code'),
 ])
@@ -60,9 +58,25 @@ def test_mistakes(tool, capsys, monkeypatch, name, argv, said):
     assert error.startswith('error: ') and said in error and error.count('\n') == 1
 
 
+@pytest.mark.parametrize('text, said', [
+    ("train_cfg = dict(type='lape_mm.DeviceTrainLoop', compile=True, max_epochs=3)",
+     "train_cfg.type='lape_mm.DeviceTrainLoop' has been removed: write by_epoch="),
+    ("custom_hooks = [dict(type='lape_mm.FoldHook', img_size=32)]",
+     "custom_hooks.0.type='lape_mm.FoldHook' has been removed: delete this hook"),
+    ("model = dict(backbone=dict(type='lape_mm.folded_backbone', img_size=(32, 32), "
+     "backbone=dict(type='lape_mm.DeiT'), pooled_in_head=True))",
+     "model.backbone.type='lape_mm.folded_backbone' has been removed: tools/deploy")])
+@pytest.mark.parametrize('name, more', [('train', ['--resume']), ('test', ['model.pth'])])
+def test_configs_that_name_what_is_gone(tool, capsys, tmp_path, name, more, text, said):
+    config = tmp_path / 'model.py'
+    config.write_text(f"default_scope = 'mmpretrain'\n{text}\n")
+    assert tool(name).main([str(config), *more]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith('error: ') and said in error and error.count('\n') == 1
+
+
 @pytest.mark.parametrize('name, argv', [
     ('train', ['c.py']), ('test', ['c.py', 'x.pth']),
-    ('deploy', ['c.py', 'x.pth', 'out', '--img-size', '64']),
     ('export_onnx', ['c.py', 'x.pth', 'o.onnx', '--img-size', '64']),
     ('analyze_position', ['c.py', 'x.pth', '--images', 'i', '--out', 'o'])])
 def test_trust_is_off_unless_asked_for(tool, name, argv):

@@ -14,6 +14,5 @@ param_scheduler = _base_.param_scheduler
 param_scheduler[0].update(start_factor=1 / 600, end=10)
 param_scheduler[1]['begin'] = 10
 
-# named, so that --cfg-options train_cfg.type=lape_mm.DeviceTrainLoop replaces it
-train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=310, val_interval=1)
+train_cfg = dict(max_epochs=310, val_interval=1)
 auto_scale_lr = dict(base_batch_size=128)
