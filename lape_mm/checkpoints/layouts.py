@@ -119,8 +119,10 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
             if not isinstance(name, str) or not isinstance(value, Tensor):
                 raise CheckpointError(f'{inside}: {str(name)[:200]!r} is a {type(value).__name__}, '
                                       'expected a tensor')
+    # carried/..: what version 0.1.0 kept of a foreign layout for the way back
     state = {key.removeprefix('module.'): value for key, value in content.items()
-             if isinstance(key, str) and isinstance(value, Tensor)}
+             if isinstance(key, str) and isinstance(value, Tensor)
+             and not key.startswith('carried/')}
     if not state:
         raise CheckpointError('no weights in it: its entries are '
                               f'{sorted(map(str, checkpoint))[:8]}')
