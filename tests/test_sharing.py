@@ -71,7 +71,7 @@ def test_folders_of_version_0_1_0(tmp_path):
                             joining=dict(last=0))
     assert same(DeiT.from_pretrained(folder), model)
     assert DeiT.from_pretrained(folder, img_size=(64, 48)).grid == (4, 3)
-    with pytest.raises(ValueError, match='is a DeiT: expected lape_mm.DeiT.from_pretrained'):
+    with pytest.raises(ValueError, match='is a DeiT: load it by DeiT.from_pretrained'):
         Swin.from_pretrained(folder)
     with pytest.raises(ImportError, match='lape_mm.DeiT.from_pretrained'):
         from lape_mm.sharing import from_pretrained  # noqa: F401  # as their cards say

@@ -74,7 +74,7 @@ def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) 
     return chosen
 
 
-class Encoder(HubBackbone, nn.Module):
+class Encoder(HubBackbone):
     """Holds the PE tables and turns them into the plan that its layers carry out.
 
     A subclass makes the layers, each of which registers its norm of PE as ``pe_norm``, and lists

@@ -6,28 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+from torch import nn
 
 from lape_mm.registry import WEIGHT_INITIALIZERS
 
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone')
-CARD = '''---
-{{ card_data }}
----
-
-A vision transformer backbone of lape_mm, written by its `save_pretrained`; `config.json` names the
-class and its arguments.
-
-```python
-import lape_mm
-
-backbone = lape_mm.CLASS.from_pretrained("OWNER/NAME")
-```
-'''
 
 
-class HubBackbone(PyTorchModelHubMixin, library_name='lape_mm', license='apache-2.0',
-                  tags=['vision-transformer', 'position-embedding'], model_card_template=CARD):
+class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', license='apache-2.0',
+                  tags=['vision-transformer', 'position-embedding']):
     """Adds `save_pretrained`, `push_to_hub` and `from_pretrained` to a backbone.
 
     The mixin keeps the arguments of the constructor. Weights are read as by ``init_cfg``, but all
@@ -42,7 +30,8 @@ class HubBackbone(PyTorchModelHubMixin, library_name='lape_mm', license='apache-
             raise ValueError('a folded backbone has no position embedding left to share: save the '
                              'one that it was folded from')
         super()._save_pretrained(save_directory)
-        config = {'type': f'lape_mm.{type(self).__name__}', **dict(self._hub_mixin_config or {})}
+        arguments: Any = self._hub_mixin_config  # JSON, as the mixin keeps them
+        config = {'type': f'lape_mm.{type(self).__name__}', **arguments}
         config.pop('init_cfg', None)  # a path of this machine
         (save_directory / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
 
@@ -50,11 +39,12 @@ class HubBackbone(PyTorchModelHubMixin, library_name='lape_mm', license='apache-
     def _from_pretrained(cls, *, model_id: str, config: dict | None = None, **options):
         where = {key: options.pop(key) for key in (
             'revision', 'cache_dir', 'force_download', 'local_files_only', 'token')}
-        saved = (config or {}).get('backbone', config) or {}  # version 0.1.0 wrote it one level down
+        saved = (config or {}).get('backbone', config) or {}  # as version 0.1.0 nested it
         if (kind := saved.get('type', '').removeprefix('lape_mm.')) not in ('', cls.__name__):
-            raise ValueError(f'{model_id} is a {kind}: expected lape_mm.{kind}.from_pretrained')
-        saved, arguments = ({key: value for key, value in values.items()
-                             if key not in NOT_ARGUMENTS} for values in (saved, {**saved, **options}))
+            raise ValueError(f'{model_id} is a {kind}: load it by {kind}.from_pretrained')
+        saved, arguments = (
+            {key: value for key, value in values.items() if key not in NOT_ARGUMENTS}
+            for values in (saved, {**saved, **options}))
         path = Path(model_id, WEIGHTS) if Path(model_id).is_dir() else \
             hf_hub_download(model_id, WEIGHTS, **where)
         model = cls(**arguments)

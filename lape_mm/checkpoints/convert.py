@@ -38,25 +38,15 @@ class Model(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Somebody's files.
+    """Somebody's files."""
 
-    Attributes:
-        places: pattern of the transformer's weights that they have a place for, in our names.
-        wrapper: the entry that holds the weights; None where they are the file.
-        layout: of `LAYOUTS`.
-        prefix: before the transformer's names.
-        head: name of the classifier, and of a distilled model's two.
-        token: whether their models always have a class token.
-        whole: whether neck, decoder and the like go along.
-    """
-
-    places: str
-    wrapper: str | None
-    layout: str = 'deit'
-    prefix: str = ''
-    head: tuple[str, str, str] = ('head', 'head', 'head_dist')
-    token: bool = False
-    whole: bool = False
+    places: str  # pattern of the transformer's weights that they have a place for, in our names
+    wrapper: str | None  # the entry that holds the weights; None where they are the file
+    layout: str = 'deit'  # of `LAYOUTS`
+    prefix: str = ''  # before the transformer's names
+    head: tuple[str, str, str] = ('head', 'head', 'head_dist')  # one, or a distilled model's two
+    token: bool = False  # whether their models always have a class token
+    whole: bool = False  # whether neck, decoder and the like go along
 
 
 OPENMMLAB = ('head.layers.head', 'head.layers.head_dist')
@@ -101,29 +91,17 @@ def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
 
 
 def write(model: Model, to: str) -> dict:
-    """The content of a file in a target's layout.
-
-    Raises:
-        CheckpointError: there is no such target, or it cannot express the model.
-    """
-    if to not in TARGETS:
-        raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}'
-                              + (f'; {GONE[to]}' if to in GONE else ''))
-    target, vit = TARGETS[to], dict(model.vit)
+    """The content of a target's file; CheckpointError if it cannot express the model."""
+    target = TARGETS[to]
     if reason := _obstacle(model, to):
         raise CheckpointError(f'{to} cannot express this model: {reason}')
-    if to == 'lape':
-        if _is_sinusoid(vit.get('pos_embed')):
-            vit['pos_embed'] = vit['pos_embed'][0]
-        vit.update(_relative_indices(vit))
     single, *pair = target.head
     names = pair if 'head_dist.weight' in model.heads else [single]
     heads = {f'{name}.{part}': model.heads[f'{bare}.{part}']
              for name, bare in zip(names, ('head', 'head_dist')) for part in ('weight', 'bias')
              if f'{bare}.{part}' in model.heads}
-    renamed = LAYOUTS[target.layout].theirs(vit)
-    state = {**{target.prefix + key: value for key, value in renamed.items()}, **heads,
-             **model.around}
+    vit = LAYOUTS[target.layout].theirs(_as_lape(model.vit) if to == 'lape' else model.vit)
+    state = {**{target.prefix + key: value for key, value in vit.items()}, **heads, **model.around}
     return {target.wrapper: state} if target.wrapper else state
 
 
@@ -138,9 +116,12 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
         a line that says what was converted, and one about what was left out.
 
     Raises:
-        CheckpointError: the file cannot be read, or the target cannot express its model; or ``out``
-            exists and ``force`` is not given. Nothing is written then.
+        CheckpointError: there is no such target, it cannot express the model, the file cannot be
+            read, or ``out`` exists and ``force`` is not given. Nothing is written then.
     """
+    if to not in TARGETS:
+        raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}'
+                              + (f'; {GONE[to]}' if to in GONE else ''))
     out = Path(out)
     if out.exists() and not force:
         raise CheckpointError(f'{out} exists: choose another name, or --force')
@@ -162,13 +143,11 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
                 content['meta'] = {'dataset_meta': names}
             torch.save(content, part)
         os.replace(part, out)
-    count = sum(value.numel() for value in model.vit.values())
     left = [key for key, value in checkpoint.items()
             if not isinstance(value, Tensor) and key != wrapper(checkpoint)]
     left = [f'{key} (all but dataset_meta)' if key == 'meta' and 'meta' in content else str(key)
             for key in left]
-    return (f'{count:,} numbers of a transformer, in the layout of {to}: {out}'
-            + (f'\nleft out: {", ".join(left)}' if left else ''))
+    return f'in the layout of {to}: {out}' + (f'\nleft out: {", ".join(left)}' if left else '')
 
 
 def _obstacle(model: Model, to: str) -> str | None:
@@ -193,23 +172,20 @@ def _obstacle(model: Model, to: str) -> str | None:
     return None
 
 
-def _relative_indices(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The index that LaPE stores beside each table of a relative bias."""
-    indices = {}
+def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As LaPE stores it: with the index of a relative bias, a sinusoid without batch dimension."""
+    renewed = dict(vit)
     for key, table in vit.items():
         if key.endswith('.relative_position_bias_table'):
             side = (round(len(table) ** .5) + 1) // 2
             if (2 * side - 1) ** 2 != len(table):
                 raise CheckpointError(f'lape cannot express this model: {key} is of a grid that is '
                                       'not square')
-            indices[key.replace('bias_table', 'index')] = relative_index((side, side))
-    return indices
-
-
-def _is_sinusoid(table: Tensor | None) -> bool:
-    """Whether a table is the fixed 1-D sinusoid, which LaPE stores without a batch dimension."""
-    if table is None or table.shape[-1] % 2:
-        return False
-    fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2], prefix=0)
-    return torch.allclose(table.float(), fixed.detach(), atol=1e-3 if table.dtype != torch.float32
-                          else 1e-5)
+            renewed[key.replace('bias_table', 'index')] = relative_index((side, side))
+        elif key == 'pos_embed' and table.shape[2] % 2 == 0:
+            fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2],
+                                   prefix=0).detach()
+            if torch.allclose(table.float(), fixed,
+                              atol=1e-5 if table.dtype == torch.float32 else 1e-3):
+                renewed[key] = table[0]
+    return renewed

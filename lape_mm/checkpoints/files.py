@@ -46,10 +46,9 @@ def named(path: str | os.PathLike) -> Iterator[None]:
 
 
 def trust_checkpoints(trusted: bool) -> None:
-    """Whether this process unpickles checkpoints as they are, with any code they hold.
+    """--trust-checkpoint: whether this process runs the code that checkpoints may hold.
 
-    Carries out --trust-checkpoint. The setting is global because mmengine reads checkpoints in
-    places that take no arguments. The log names each file that is read this way.
+    Global, because mmengine reads checkpoints in places that take no arguments.
     """
     global _trusted
     _trusted = trusted
@@ -77,30 +76,25 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
     if path.startswith(('http://', 'https://')):
         path = _download(path)
     if not os.path.isfile(path):
-        known = ' (of addresses, only http:// and https:// are read)' if '://' in path else ''
-        what = 'not a regular file' if os.path.exists(path) else f'no such file{known}'
-        raise CheckpointError(f'{path}: {what}')
+        raise CheckpointError(f'{path}: ' + (
+            'not a regular file' if os.path.exists(path) else 'no such file'))
     with named(path):
         try:
             content = _load(path, map_location, weights)
-            if not isinstance(content, dict):
-                raise CheckpointError(f'holds a {type(content).__name__}, expected a dict of '
-                                      'weights')
-            if weights:
+            if weights and isinstance(content, dict):
                 _check_weights(content)
         except CheckpointError:
             raise
         except Exception as error:  # a damaged file may fail anywhere
             raise CheckpointError(f'damaged, truncated or no checkpoint ({_first_line(error)})') \
                 from None
+        if not isinstance(content, dict):
+            raise CheckpointError(f'a {type(content).__name__}, expected a dict of weights')
     return content
 
 
 def dataset_meta(content: Mapping) -> dict:
-    """What a checkpoint says about its training data, such as classes and palette.
-
-    Only entries of plain Python: text, numbers, lists, tuples and dicts.
-    """
+    """What a checkpoint says about its training data in plain Python, such as its classes."""
     meta = content.get('meta')
     meta = meta if isinstance(meta, Mapping) else {}
     found = meta.get('dataset_meta')

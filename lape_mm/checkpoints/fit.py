@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from mmengine.model import is_model_wrapper
 from torch import Tensor
 
 from .files import CheckpointError
@@ -45,17 +43,10 @@ class TransferReport:
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferReport:
-    """Holds a checkpoint's weights against a model's.
-
-    Args:
-        own: the model's state dict.
-        state: the checkpoint's.
-
-    Returns:
-        what was found, is missing or has another shape, and is left over.
+    """Holds a checkpoint's weights, ``state``, against a model's own.
 
     Raises:
-        CheckpointError: something else than weights stands in their place, such as integers.
+        CheckpointError: something else stands in the place of weights, such as integers.
     """
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
@@ -64,9 +55,9 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
             report.missing[name] = ''
         elif not isinstance(source, Tensor) \
                 or source.is_floating_point() != target.is_floating_point():
-            kind = getattr(source, 'dtype', type(source).__name__)
-            raise CheckpointError(f'{name} is a tensor of {kind} in it, expected {target.dtype} or '
-                                  'the like')
+            kind = f'tensor of {source.dtype}' if isinstance(source, Tensor) else \
+                type(source).__name__
+            raise CheckpointError(f'{name} in it is a {kind}, expected {target.dtype} or the like')
         elif source.shape != target.shape:
             report.missing[name] = (f'{tuple(source.shape)} in the file, {tuple(target.shape)} in '
                                     'the model')
@@ -75,17 +66,13 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
     return report
 
 
-def check_whole(model: Any, state: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError unless these are the model's weights, all of them and no others.
+def check_whole(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError unless a checkpoint has all of a model's weights and no others.
 
     mmengine would load what fits and warn about the rest, so that a model of another joining or
     with another head would be tested half untrained.
-
-    Args:
-        model: may be in the wrapper of a distributed run.
-        state: the weights of a checkpoint.
     """
-    report = compare(_state_dict(model), state)
+    report = compare(own, state)
     differences = {
         'missing': [name for name, why in report.missing.items() if not why],
         'of another shape': [name for name, why in report.missing.items() if why],
@@ -97,18 +84,13 @@ def check_whole(model: Any, state: Mapping[str, Tensor]) -> None:
                               'settings, such as another --joining?')
 
 
-def check_start(model: Any, state: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError unless a model can start from these weights: it has one of them."""
-    own = _state_dict(model)
+def check_start(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError unless a checkpoint has at least one of a model's weights."""
     if not compare(own, state).found:
         raise CheckpointError(
             'holds no weight of the model under its name and in its shape: the model begins with '
             f'{next(iter(own), None)}, the file with {next(iter(state), None)}. A file of a '
             'backbone alone, or of somebody else, is given by model.backbone.init_cfg.checkpoint')
-
-
-def _state_dict(model: Any) -> dict[str, Tensor]:
-    return (model.module if is_model_wrapper(model) else model).state_dict()
 
 
 def _summary(names: dict[str, str], most: int = 10) -> str:

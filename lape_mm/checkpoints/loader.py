@@ -6,8 +6,7 @@ from typing import Any
 
 from .files import CheckpointError, read_checkpoint
 
-# mmengine evaluates these as Python: the first in resuming, the others in inferencers that are
-# given weights alone
+# mmengine evaluates these as Python: the first in resuming, the others in inferencers
 CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 'cfg'))
 
 
@@ -19,21 +18,11 @@ def install_safe_loader() -> None:
     mmengine would run them; a resumed run keeps its own.
     """
     from mmengine.runner import CheckpointLoader
-    from mmengine.runner.checkpoint import (
-        get_deprecated_model_names,
-        get_external_models,
-        get_torchvision_models,
-    )
-
-    def openmmlab() -> dict[str, str]:
-        known = get_external_models()
-        return {**{old: known[new] for old, new in get_deprecated_model_names().items()
-                   if new in known}, **known}
-
+    from mmengine.runner.checkpoint import get_external_models, get_torchvision_models
     for schemes, loader in (
             (('', 'http://', 'https://'), load_from_file),
             (('torchvision://', 'modelzoo://'), _by_name(get_torchvision_models)),
-            (('open-mmlab://', 'openmmlab://'), _by_name(openmmlab)),
+            (('open-mmlab://', 'openmmlab://'), _by_name(get_external_models)),
             (('pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'mmcls://'), _by_name(dict))):
         CheckpointLoader.register_scheme(schemes, loader=loader, force=True)
 

@@ -142,14 +142,9 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
 
 
 def check_places(model: Any, names: list[str]) -> None:
-    """Refuses a file with weights that change what the model's layers compute.
+    """Raises CheckpointError if a file's weights without a place change what layers compute.
 
-    Args:
-        model: a backbone.
-        names: of the file's weights that have no place in it.
-
-    Raises:
-        CheckpointError: there are some, which are counted and named.
+    ``names`` are of the weights that have no place in the model.
     """
     layers = {id(layer) for layer in model.layers_in_order()}
     starts = [f'{name}.' for name, module in model.named_modules() if id(module) in layers]
@@ -201,14 +196,10 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
         if count == getattr(model, name).shape[1]:
             return model.prefix, model.grid
         slots = [0, 1]  # a ViT-Adapter keeps the slot without the token
-    readings = {(slot, grid) for slot in slots for grid in _grids(count - slot, model.grid)}
+    readings = {(slot, grid) for slot in slots
+                for grid in ((math.isqrt(max(0, count - slot)),) * 2, model.grid)
+                if math.prod(grid) == count - slot}
     if len(readings) != 1:
         raise CheckpointError(f'the grid of {name} cannot be told from its {count} tokens: give '
                               'source_grid=(h, w)')
     return readings.pop()
-
-
-def _grids(count: int, own: tuple[int, int]) -> list[tuple[int, int]]:
-    """The grids of so many patches that are square or the model's own."""
-    side = math.isqrt(count)
-    return [grid for grid in {(side, side), own} if math.prod(grid) == count]

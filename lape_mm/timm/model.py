@@ -158,7 +158,7 @@ class TimmModel(Encoder):
         with named(checkpoint_path):
             fitting = fit(read_checkpoint(checkpoint_path), self, prefix or None,
                           path=str(checkpoint_path))
-            check_whole(self, fitting)
+            check_whole(self.state_dict(), fitting)
             self.load_state_dict(fitting)
 
     def head_of(self, pooled: Tensor, pre_logits: bool) -> Tensor:
