@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Rename a checkpoint's weights for another code base, exactly and both ways.
+"""Rename a checkpoint's weights for another code base, or anybody's for this package.
 
     python tools/convert_checkpoint.py deit_tiny_patch16_224.pth deit_tiny.safetensors --to lape_mm
 

@@ -144,10 +144,10 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
             torch.save(content, part)
         os.replace(part, out)
     left = [key for key, value in checkpoint.items()
-            if not isinstance(value, Tensor) and key != wrapper(checkpoint)]
+            if not isinstance(value, Tensor) and key not in (wrapper(checkpoint), 'carried')]
     left = [f'{key} (all but dataset_meta)' if key == 'meta' and 'meta' in content else str(key)
             for key in left]
-    return f'in the layout of {to}: {out}' + (f'\nleft out: {", ".join(left)}' if left else '')
+    return f'written for {to}: {out}' + (f'\nleft out: {", ".join(left)}' if left else '')
 
 
 def _obstacle(model: Model, to: str) -> str | None:

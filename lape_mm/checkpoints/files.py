@@ -143,12 +143,12 @@ def _load(path: str, map_location, weights: bool):
 
 
 def _unsafe(path: str, message: str) -> str:
-    """What a file names beside what is allowed, and torch refused to unpickle; '' for nothing."""
+    """What a file would run or build that is not allowed; '' where torch refused it for less."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # written before torch 1.6, or damaged
-        names = re.findall(r'GLOBAL (\S+)', message)
-    return ', '.join(sorted(set(names)))
+        names = []
+    return ', '.join(sorted(set(names or re.findall(r'GLOBAL (\S+)', message))))
 
 
 def _check_weights(content: Mapping) -> None:

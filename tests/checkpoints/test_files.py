@@ -136,6 +136,22 @@ def test_what_mmengine_writes_is_read(tmp_path):
     assert read['runtime_info']['best'] == .25
 
 
+def test_numpys_names_of_either_generation_are_read(tmp_path):
+    new, old = b'numpy._core.multiarray', b'numpy.core.multiarray'
+    torch.save({'meta': {'best': np.float32(.25), 'history': np.arange(3.)}}, tmp_path / 'a.pth',
+               _use_new_zipfile_serialization=False)
+    content = (tmp_path / 'a.pth').read_bytes().replace(new, old)
+    for name in (new, old):
+        (tmp_path / 'a.pth').write_bytes(content.replace(old, name))
+        meta = read_checkpoint(tmp_path / 'a.pth')['meta']
+        assert meta['best'] == .25 and meta['history'].tolist() == [0., 1., 2.]
+
+
+def test_everything_that_would_be_run_is_named(tmp_path):
+    torch.save({'a': Code(tmp_path / 'x'), 'b': SimpleNamespace(lr=1)}, tmp_path / 'evil.pth')
+    refuse(tmp_path / 'evil.pth', 'mkdir', 'types.SimpleNamespace', '--trust-checkpoint')
+
+
 def test_states_of_generators_are_read(tmp_path):
     numpy, python = np.random.RandomState(3), random.Random(3)
     states = {'numpy': numpy.get_state(), 'python': python.getstate(),
