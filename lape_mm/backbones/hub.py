@@ -29,10 +29,14 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         if self.folded is not None:
             raise ValueError('a folded backbone has no position embedding left to share: save the '
                              'one that it was folded from')
+        arguments: Any = dict(self._hub_mixin_config or {}, init_cfg=None)  # JSON, from the mixin
+        built, own = type(self)(**arguments).state_dict(), self.state_dict()
+        if changed := [name for name in {**own, **built} if name not in own or name not in built
+                       or own[name].shape != built[name].shape]:
+            raise ValueError('the model was changed after it was built, and config.json could not '
+                             f'rebuild {changed[0]}: build it with these settings')
         super()._save_pretrained(save_directory)
-        arguments: Any = self._hub_mixin_config  # JSON, as the mixin keeps them
         config = {'type': f'lape_mm.{type(self).__name__}', **arguments}
-        config.pop('init_cfg', None)  # a path of this machine
         (save_directory / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
 
     @classmethod
@@ -49,8 +53,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
             hf_hub_download(model_id, WEIGHTS, **where)
         model = cls(**arguments)
         # the length of a table does not tell its grid; the saved config does
-        grid = cls(**saved).grid if arguments.get('img_size') != saved.get('img_size') else \
-            model.grid
+        grid = (model if arguments.get('img_size') == saved.get('img_size') else cls(**saved)).grid
         WEIGHT_INITIALIZERS.build(dict(type='lape_mm.BackboneWeights', checkpoint=str(path),
                                        source_grid=grid, exact=True))(model)
         return model.eval()

@@ -143,10 +143,9 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
                 content['meta'] = {'dataset_meta': names}
             torch.save(content, part)
         os.replace(part, out)
-    left = [key for key, value in checkpoint.items()
-            if not isinstance(value, Tensor) and key not in (wrapper(checkpoint), 'carried')]
     left = [f'{key} (all but dataset_meta)' if key == 'meta' and 'meta' in content else str(key)
-            for key in left]
+            for key, value in checkpoint.items()
+            if not isinstance(value, Tensor) and key not in (wrapper(checkpoint), 'carried')]
     return f'written for {to}: {out}' + (f'\nleft out: {", ".join(left)}' if left else '')
 
 

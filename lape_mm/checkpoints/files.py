@@ -106,10 +106,9 @@ def dataset_meta(content: Mapping) -> dict:
 
 def _is_plain(value) -> bool:
     try:
-        json.dumps(value)
+        return bool(json.dumps(value))
     except (RecursionError, TypeError, ValueError):
         return False
-    return True
 
 
 def _load(path: str, map_location, weights: bool):
@@ -125,8 +124,7 @@ def _load(path: str, map_location, weights: bool):
     with open(path, 'rb') as file:
         start = file.read(8)
     if not start.startswith((b'PK', b'\x80')):  # what torch writes today, and before torch 1.6
-        raise CheckpointError(f'no checkpoint: it begins with {start!r}' if start else
-                              'an empty file')
+        raise CheckpointError(f'no checkpoint: it begins with {start!r}' if start else 'is empty')
     if zipped and weights:  # torch itself does not compare checksums
         with ZipFile(path) as archive:
             if part := archive.testzip():

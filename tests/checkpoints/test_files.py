@@ -99,7 +99,7 @@ def test_other_files(tmp_path):
     (tmp_path / 'text.pth').write_text('<html>404</html>')
     refuse(tmp_path / 'text.pth', 'no checkpoint: it begins with', '<html>')
     (tmp_path / 'nothing.pth').touch()
-    refuse(tmp_path / 'nothing.pth', 'an empty file')
+    refuse(tmp_path / 'nothing.pth', 'is empty')
     torch.save([torch.ones(1)], tmp_path / 'list.pth')
     refuse(tmp_path / 'list.pth', 'list')
 
