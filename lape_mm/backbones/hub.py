@@ -22,6 +22,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     of them have to fit; with another ``img_size`` the position embedding is resized.
     """
 
+    _hub_mixin_config: Any  # the arguments of the constructor that JSON can hold
     folded: Any
     grid: tuple[int, int]
 
@@ -29,7 +30,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         if self.folded is not None:
             raise ValueError('a folded backbone has no position embedding left to share: save the '
                              'one that it was folded from')
-        arguments: Any = dict(self._hub_mixin_config or {}, init_cfg=None)  # JSON, from the mixin
+        arguments = dict(self._hub_mixin_config or {}, init_cfg=None)
         built, own = type(self)(**arguments).state_dict(), self.state_dict()
         if changed := [name for name in {**own, **built} if name not in own or name not in built
                        or own[name].shape != built[name].shape]:
