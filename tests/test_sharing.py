@@ -1,8 +1,6 @@
 """A backbone goes into a folder and comes out of it as it was, offline."""
 import json
 import pickle
-import re
-import shutil
 
 import pytest
 
@@ -13,8 +11,7 @@ import torch  # noqa: E402
 
 from lape_mm import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold  # noqa: E402
 from lape_mm.checkpoints import CheckpointError, load_backbone  # noqa: E402
-from lape_mm.registry import MODELS  # noqa: E402
-from lape_mm.sharing import from_pretrained, save_pretrained  # noqa: E402
+from lape_mm.position import build_joining  # noqa: E402
 
 ARCH = dict(embed_dim=24, depth=4, num_heads=3)
 BUILDS = {
@@ -30,131 +27,119 @@ BUILDS = {
 }
 
 
+def shared(model, folder):
+    model.save_pretrained(folder)
+    return folder
+
+
+def same(model, other):
+    ours, theirs = model.state_dict(), other.state_dict()
+    return set(ours) == set(theirs) and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
 @pytest.mark.parametrize('name', BUILDS)
 def test_it_comes_back_as_it_was(name, tmp_path):
     torch.manual_seed(0)
-    model = BUILDS[name](drop_path_rate=.1).eval()
-    folder = save_pretrained(model, tmp_path / 'shared')
+    model = BUILDS[name](drop_path_rate=.1, init_cfg=dict(checkpoint='/home/me/x.pth')).eval()
+    folder = shared(model, tmp_path / 'shared')
     assert sorted(path.name for path in folder.iterdir()) == [
         'README.md', 'config.json', 'model.safetensors']
-    again = from_pretrained(folder).eval()
-    assert type(again) is type(model) and again.arguments == {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in json.loads(json.dumps(model.arguments)).items()}
+    assert '/home/me' not in (folder / 'config.json').read_text()
+    again = type(model).from_pretrained(folder)
+    assert type(again) is type(model) and not again.training and same(again, model)
     img = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
         for value, expected in zip(again(img), model(img), strict=True):
             assert torch.equal(value, expected)
-    changed = from_pretrained(folder, drop_path_rate=0.)
-    assert changed.drop_path_rates[-1] == 0
+    assert type(model).from_pretrained(folder, drop_path_rate=0.).drop_path_rates[-1] == 0
+
+
+def write_as_0_1_0(model, folder, **arguments):
+    """The files of version 0.1.0's save_pretrained, without the card."""
+    from safetensors.torch import save_model
+    folder.mkdir()
+    save_model(model, str(folder / 'model.safetensors'), metadata=dict(format='pt'))
+    (folder / 'config.json').write_text(json.dumps(dict(
+        lape_mm_version='0.1.0', backbone=dict(type=f'lape_mm.{type(model).__name__}',
+                                               **arguments))))
+    return folder
+
+
+def test_folders_of_version_0_1_0(tmp_path):
+    model = BUILDS['dict']().eval()
+    folder = write_as_0_1_0(model, tmp_path / 'old', arch=ARCH, img_size=[32, 48],
+                            joining=dict(last=0))
+    assert same(DeiT.from_pretrained(folder), model)
+    assert DeiT.from_pretrained(folder, img_size=(64, 48)).grid == (4, 3)
+    with pytest.raises(ValueError, match='is a DeiT: load it by DeiT.from_pretrained'):
+        Swin.from_pretrained(folder)
+    with pytest.raises(ImportError, match='lape_mm.DeiT.from_pretrained'):
+        from lape_mm.sharing import from_pretrained  # noqa: F401  # as their cards say
 
 
 def test_position_embedding_is_resized_to_another_image_size(tmp_path):
     model = BUILDS['dict']().eval()
-    folder = save_pretrained(model, tmp_path / 'shared')
-    larger = from_pretrained(folder, img_size=(64, 48)).eval()
+    larger = DeiT.from_pretrained(shared(model, tmp_path / 'shared'), img_size=(64, 48))
     assert larger.grid == (4, 3)
     img = torch.rand(1, 3, 64, 48)
     with torch.no_grad():
         torch.testing.assert_close(larger(img), model(img))
 
 
-def test_the_card_says_how_to_use_it(tmp_path):
-    model = BUILDS['dict']()
-    folder = save_pretrained(model, tmp_path / 'shared', name='A title', description='Of cats.')
-    card = (folder / 'README.md').read_text()
-    yaml = pytest.importorskip('yaml')
-    head = yaml.safe_load(card.split('---')[1])
-    assert head['library_name'] == 'lape_mm' and 'position-embedding' in head['tags']
-    count = sum(value.numel() for value in model.parameters())
-    assert '# A title' in card and 'Of cats.' in card and f'{count:,} parameters' in card
-    first, second = re.findall(r'```python\n(.*?)```', card, re.S)
-    names = {}
-    exec(first, names)
-    assert torch.equal(names['backbone'].pos_embed, model.pos_embed)
-    exec(second, names)
-    built = MODELS.build(names['backbone'])
-    built.init_weights()
-    for key, value in model.state_dict().items():
-        assert torch.equal(built.state_dict()[key], value), key
-
-
-def test_the_card_on_the_hub_names_addresses(tmp_path, monkeypatch):
-    model, asked = BUILDS['DeiT'](), []
-    folder = save_pretrained(model, tmp_path / 'shared', repo_id='somebody/deit')
-    first, second = re.findall(r'```python\n(.*?)```', (folder / 'README.md').read_text(), re.S)
-    assert 'from_pretrained("somebody/deit")' in first and str(tmp_path) not in first + second
-    names = {}
-    exec(second, names)
-    address = 'https://huggingface.co/somebody/deit/resolve/main/model.safetensors'
-    assert names['backbone']['init_cfg'] == dict(checkpoint=address)
-
-    def fetch(url, path):
-        asked.append(url)
-        shutil.copyfile(folder / 'model.safetensors', path)
-
-    monkeypatch.setattr(torch.hub, 'download_url_to_file', fetch)
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
-    built = MODELS.build(names['backbone'])
-    built.init_weights()
-    for key, value in model.state_dict().items():
-        assert torch.equal(built.state_dict()[key], value), key
-    assert asked == [address]
+def test_a_joining_object_and_a_classifier_of_timm(tmp_path):
+    joining, _ = build_joining('mpvg', depth=4)
+    model = DeiT(arch=ARCH, img_size=32, joining=joining)
+    assert same(DeiT.from_pretrained(shared(model, tmp_path / 'a')), model)
+    pytest.importorskip('timm')
+    from lape_mm.timm.classes import DeiTClassifier
+    model = DeiTClassifier(arch=ARCH, img_size=32, joining='pvg', num_classes=7)
+    again = DeiTClassifier.from_pretrained(shared(model, tmp_path / 'b'))
+    assert same(again, model) and again.head.out_features == 7
 
 
 def test_it_is_a_checkpoint_for_every_other_backbone(tmp_path):
-    folder = save_pretrained(BUILDS['DeiT'](), tmp_path)
+    folder = shared(BUILDS['DeiT'](), tmp_path)
     other = ViTAdapter(arch=dict(ARCH, conv_inplane=8, deform_num_heads=3), img_size=64,
                        joining='mpvg')
     assert load_backbone(other, folder / 'model.safetensors').share == 1
 
 
-def test_copies_and_pickles_know_their_arguments():
+def test_copies_and_pickles_are_shared_as_their_originals(tmp_path):
     model = BUILDS['DeiT']()
-    assert pickle.loads(pickle.dumps(model)).arguments == model.arguments
-    assert model.arguments['joining'] == 'mpvg'
+    again = pickle.loads(pickle.dumps(model))
+    assert same(DeiT.from_pretrained(shared(again, tmp_path)), model)
 
 
 def test_what_cannot_be_shared(tmp_path):
-    with pytest.raises(ValueError, match='Linear'):
-        save_pretrained(torch.nn.Linear(1, 1), tmp_path)
-    with pytest.raises(ValueError, match='not folded'):
-        save_pretrained(fold(BUILDS['DeiT'](), 32), tmp_path)
+    with pytest.raises(ValueError, match='folded'):
+        fold(BUILDS['DeiT'](), 32).save_pretrained(tmp_path)
     model = BUILDS['DeiT']()
     model.norm = torch.nn.LayerNorm(12)
-    with pytest.raises(ValueError, match='changed since it was built: norm'):
-        save_pretrained(model, tmp_path)
+    with pytest.raises(ValueError, match='changed after it was built.* norm.weight'):
+        model.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_that_are_not_whole(tmp_path):
-    folder = save_pretrained(BUILDS['DeiT'](), tmp_path / 'shared')
-    config = json.loads((folder / 'config.json').read_text())
-    with pytest.raises(CheckpointError, match='does not fit config.json: .*pe_norm'):
-        from_pretrained(folder, joining='default', class_token=False)
-    for kind, error in (('torch.nn.Linear', 'expected one of'), ('fold', 'expected one of')):
-        config['backbone']['type'] = kind
-        (folder / 'config.json').write_text(json.dumps(config))
-        with pytest.raises(ValueError, match=error):
-            from_pretrained(folder)
-    (folder / 'config.json').write_text('{')
-    with pytest.raises(CheckpointError, match='no config'):
-        from_pretrained(folder)
+def test_weights_that_do_not_fit(tmp_path):
+    folder = shared(BUILDS['DeiT'](), tmp_path / 'shared')
+    with pytest.raises(CheckpointError, match='does not fit the model: .*pe_norm'):
+        DeiT.from_pretrained(folder, joining='default', class_token=False)
+    (folder / 'model.safetensors').write_bytes(b'')
+    with pytest.raises(CheckpointError, match=str(folder)):
+        DeiT.from_pretrained(folder)
 
 
 def test_the_hub_is_asked_for_what_is_no_folder(tmp_path, monkeypatch):
-    hub = pytest.importorskip('huggingface_hub')
-    model = BUILDS['DeiT']()
-    folder, asked = save_pretrained(model, tmp_path / 'shared'), []
+    model, asked = BUILDS['DeiT'](), []
+    folder = shared(model, tmp_path / 'shared')
 
-    def snapshot_download(repo_id, revision, allow_patterns):
-        asked.append((repo_id, revision))
-        if repo_id != 'somebody/deit':
-            raise OSError('offline')
-        return str(folder)
+    def download(repo_id, filename, revision, **options):
+        asked.append((repo_id, filename, revision))
+        return str(folder / filename)
 
-    monkeypatch.setattr(hub, 'snapshot_download', snapshot_download)
-    again = from_pretrained('somebody/deit', revision='v1')
-    assert torch.equal(again.pos_embed, model.pos_embed) and asked == [('somebody/deit', 'v1')]
-    with pytest.raises(CheckpointError, match='somebody/else: neither a folder'):
-        from_pretrained('somebody/else')
+    for user in ('huggingface_hub.hub_mixin', 'lape_mm.backbones.hub'):
+        monkeypatch.setattr(f'{user}.hf_hub_download', download)
+    assert same(DeiT.from_pretrained('somebody/deit', revision='v1'), model)
+    assert asked == [('somebody/deit', name, 'v1') for name in ('config.json', 'model.safetensors')]
+    head = pytest.importorskip('yaml').safe_load((folder / 'README.md').read_text().split('---')[1])
+    assert head['library_name'] == 'lape_mm' and 'position-embedding' in head['tags']

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Rename a checkpoint's weights for another code base, exactly and both ways.
+"""Rename a checkpoint's weights for another code base, or anybody's for this package.
 
     python tools/convert_checkpoint.py deit_tiny_patch16_224.pth deit_tiny.safetensors --to lape_mm
 
@@ -19,7 +19,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('source', metavar='IN', help='checkpoint of any layout known here, '
                         '.safetensors included')
     parser.add_argument('out', metavar='OUT', help='file to write; .safetensors by its name')
-    parser.add_argument('--to', required=True, choices=list(TARGETS), help='whose names to use')
+    parser.add_argument('--to', required=True, metavar='|'.join(TARGETS),
+                        help='whose names to use')
     parser.add_argument('--force', action='store_true', help='overwrite OUT')
     arguments.add_trust(parser)
     return parser.parse_args(argv)

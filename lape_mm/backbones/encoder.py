@@ -15,6 +15,7 @@ from lape_mm.position.joining import EveryLayer
 from lape_mm.registry import WEIGHT_INITIALIZERS
 
 from .checks import check_images, check_like, check_positive, check_rate, is_count
+from .hub import HubBackbone
 
 
 def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
@@ -73,7 +74,7 @@ def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) 
     return chosen
 
 
-class Encoder(nn.Module):
+class Encoder(HubBackbone):
     """Holds the PE tables and turns them into the plan that its layers carry out.
 
     A subclass makes the layers, each of which registers its norm of PE as ``pe_norm``, and lists
@@ -100,12 +101,6 @@ class Encoder(nn.Module):
         init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
             `lape_mm.checkpoints.load_backbone`.
     """
-
-    def __new__(cls, *args, **kwargs):
-        encoder = super().__new__(cls)
-        # what a subclass was called with, for `lape_mm.sharing`; a copy or a pickle brings its own
-        encoder.arguments = deepcopy(kwargs)
-        return encoder
 
     if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:

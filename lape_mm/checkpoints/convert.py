@@ -1,8 +1,7 @@
-"""Checkpoints from one key layout to another, both ways and exact to the bit.
+"""Checkpoints for DeiT and timm, LaPE, ViT-Adapter and mmpretrain, and from anybody to our names.
 
-Every file is first brought to one form, `Model`: the transformer with this package's names, its
-classifiers, and what a toolbox put around it. A `Target` then names it as somebody else does, or
-says why he cannot.
+A file of any layout gets this package's names (`parse`), then a target's (`write`); no number
+changes. A target says which weights it has a place for; the first one without is named.
 """
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,309 +18,173 @@ from torch import Tensor
 from lape_mm.position import position_table
 from lape_mm.position.relative import relative_index
 
-from .files import CheckpointError, dataset_meta, read_checkpoint
-from .layouts import (
-    LAYOUTS,
-    MASK_DECODER,
-    batched,
-    find_transformer,
-    segmenter_state,
-    translate,
-    unwrap,
-    wrapper,
-)
+from .files import CheckpointError, dataset_meta, named, read_checkpoint
+from .layouts import LAYOUTS, backbone_state, segmenter_state, unwrap, wrapper
 
-CARRIED = 'carried/'
-# ours, as mmpretrain's heads name them -> a bare name
+# classifiers as this package, mmpretrain, Compact-Transformers and DeiT name them -> DeiT's names
 HEADS = {'head.fc.': 'head.', 'head.layers.head.': 'head.', 'head.layers.head_dist.': 'head_dist.',
          'classifier.fc.': 'head.', 'head.': 'head.', 'head_dist.': 'head_dist.'}
-DEIT = re.compile(r'(patch_embed\.proj|norm)\.(weight|bias)$|(cls|dist)_token$|pos_embed\d*$'
-                  r'|blocks\.\d+\.(norm[12]|pe_norm|attn\.(qkv|proj|pe_norm)|mlp\.fc[12])\.(weight|bias)'
-                  r'$|blocks\.\d+\.attn\.relative_position_bias_table$')
-# a key that tells a family, the first that is there
-FAMILIES = (('level_embed', 'ViT-Adapter'), ('pos_layer_embed', 'CeiT'),
-            ('patch_embed.project.weight', 'T2T-ViT'),
-            ('patch_embed.conv_layers.0.0.weight', 'Compact-Transformers'),
-            ('layers.0.blocks.0.norm1.weight', 'Swin'), ('patch_embed.proj.weight', 'DeiT'))
+DEIT = (r'(cls|dist)_token|pos_embed'
+        r'|(patch_embed\.proj|norm|blocks\.\d+\.(norm[12]|attn\.(qkv|proj)|mlp\.fc[12]))'
+        r'\.(weight|bias)')
 
 
-@dataclass
-class Model:
-    """A checkpoint's weights between two layouts.
+class Model(NamedTuple):
+    """A checkpoint's weights: its transformer's with our names, classifiers as head.*, the rest."""
 
-    Attributes:
-        family: which transformer it is.
-        vit: its weights, with this package's names.
-        heads: classifiers, as head.* and head_dist.*.
-        around: what else there is, such as neck and decoder, with the toolboxes' names.
-        carried: by layout, entries that only a file of that layout has a place for; they stay in
-            files of our own, so that the way back finds them.
-    """
-
-    family: str
     vit: dict[str, Tensor]
-    heads: dict[str, Tensor] = field(default_factory=dict)
-    around: dict[str, Tensor] = field(default_factory=dict)
-    carried: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    heads: dict[str, Tensor]
+    around: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Target:
-    """What somebody's files can hold, and how they are written.
+class Target(NamedTuple):
+    """Somebody's files."""
 
-    Attributes:
-        families: the transformers that it knows.
-        wrapper: the entry that holds the weights; None where they are the file.
-        layout: name of the key layout, see `LAYOUTS`.
-        prefix: before the transformer's names.
-        knows: of ``pe_norm``, ``tables`` (one a layer), ``relative`` and ``around``, which it has.
-    """
-
-    families: tuple[str, ...]
-    wrapper: str | None
-    layout: str = 'deit'
-    prefix: str = ''
-    knows: tuple[str, ...] = ()
+    places: str  # pattern of the transformer's weights that they have a place for, in our names
+    wrapper: str | None  # the entry that holds the weights; None where they are the file
+    layout: str = 'deit'  # of `LAYOUTS`
+    prefix: str = ''  # before the transformer's names
+    head: tuple[str, str, str] = ('head', 'head', 'head_dist')  # one, or a distilled model's two
+    token: bool = False  # whether their models always have a class token
+    whole: bool = False  # whether neck, decoder and the like go along
 
 
+OPENMMLAB = ('head.layers.head', 'head.layers.head_dist')
 TARGETS = {
-    'lape_mm': Target(tuple(name for _, name in FAMILIES) + ('Segmenter',), 'state_dict',
-                      prefix='backbone.', knows=('pe_norm', 'tables', 'relative', 'around')),
-    'timm': Target(('DeiT',), None),
-    'deit': Target(('DeiT',), 'model'),
-    'lape': Target(('DeiT',), 'model', knows=('pe_norm', 'tables', 'relative')),
-    'mmpretrain': Target(('DeiT',), 'state_dict', layout='mmpretrain', prefix='backbone.'),
-    'swin': Target(('Swin',), 'model', layout='swin'),
-    'ceit': Target(('CeiT',), 'model', layout='ceit'),
-    't2t': Target(('T2T-ViT',), 'state_dict_ema', layout='t2t'),
-    'compact': Target(('Compact-Transformers',), None, layout='compact'),
-    'vit_adapter': Target(('ViT-Adapter',), 'state_dict', prefix='backbone.', knows=('around',)),
-    'segmenter': Target(('Segmenter',), 'model'),
-    'mmseg': Target(('Segmenter',), 'state_dict', layout='mmseg', prefix='backbone.'),
+    'lape_mm': Target('.*', 'state_dict', prefix='backbone.', head=('head.fc', *OPENMMLAB),
+                      whole=True),
+    'timm': Target(DEIT, None),
+    'deit': Target(DEIT, 'model'),
+    'lape': Target(rf'{DEIT}|pos_embed\d+|blocks\.\d+\.((attn\.)?pe_norm\.(weight|bias)'
+                   r'|attn\.relative_position_bias_table)', 'model', token=True),
+    'mmpretrain': Target(DEIT, 'state_dict', layout='mmpretrain', prefix='backbone.',
+                         head=(OPENMMLAB[0], *OPENMMLAB), token=True),
+    'vit_adapter': Target(r'(?!.*pe_norm\.|pos_embed\d).*', 'state_dict', prefix='backbone.',
+                          whole=True),
 }
+# what version 0.1.0 wrote beside these -> what does it now
+GONE = {**{name: f"a backbone's weights get these names by "
+                 f'lape_mm.checkpoints.layouts.LAYOUTS[{name!r}].theirs(state)'
+           for name in ('swin', 'ceit', 't2t', 'compact')},
+        **dict.fromkeys(('segmenter', 'mmseg'), 'a Segmenter is read in these names, not written')}
 
 
-def parse(checkpoint: Mapping) -> tuple[Model, str]:
-    """A checkpoint of any layout that this package reads, and the name of that layout.
+def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
+    """A checkpoint of any layout that this package reads.
+
+    Args:
+        checkpoint, prefix: see `backbone_state`.
 
     Raises:
-        CheckpointError: where there is no transformer, or more than one.
+        CheckpointError: there is no transformer, or more than one.
     """
-    state = unwrap(checkpoint)
-    carried: dict[str, dict[str, Tensor]] = {
-        name: dict(entries) for name, entries in (checkpoint.get('carried') or {}).items()}
-    for key in [key for key in state if key.startswith(CARRIED)]:  # a file without nesting
-        name, _, entry = key.removeprefix(CARRIED).partition('/')
-        carried.setdefault(name, {})[entry] = state.pop(key)
-    if any(key.startswith('encoder.') for key in state) \
-            and any(key.startswith('decoder.') for key in state):
-        known = segmenter_state({'model': state})
-        vit = {key.removeprefix('backbone.'): value for key, value in known.items()
-               if key.startswith('backbone.')}
-        heads = {key: value for key, value in state.items()
-                 if key.startswith(('encoder.head.', 'encoder.head_dist.'))}
-        around = {key: value for key, value in known.items() if not key.startswith('backbone.')}
-        return Model('Segmenter', vit, {}, around, {'segmenter': heads}), 'segmenter'
-
-    layout, prefix = find_transformer(state)
-    name = next(name for name, known in LAYOUTS.items() if known is layout)
-    inside = {key.removeprefix(prefix): value for key, value in state.items()
-              if key.startswith(prefix)}
-    around = {key: value for key, value in state.items() if not key.startswith(prefix)}
-    vit = batched(layout.ours(inside))
-    constants = {key: value for key, value in inside.items()
-                 if re.fullmatch(layout.constants, key)}
+    if {'encoder', 'decoder'} <= {key.split('.')[0] for key in unwrap(checkpoint)}:
+        checkpoint = segmenter_state(checkpoint)
+    vit, around = backbone_state(checkpoint, prefix)
     heads = {}
     for entries in (around, vit):
         for start, bare in HEADS.items():
-            for key in [key for key in entries if re.fullmatch(f'{start}(weight|bias)', key)]:
-                heads[bare + key.rsplit('.', 1)[1]] = entries.pop(key)
-    family = next(family for key, family in FAMILIES if key in vit)
-    decoder = {key for key in around if key.startswith('decode_head.')}
-    if family == 'DeiT' and ('decode_head.cls_emb' in decoder or decoder == {
-            'decode_head.conv_seg.weight', 'decode_head.conv_seg.bias'}):
-        family = 'Segmenter'
-    if constants:
-        carried[{'deit': 'lape' if family == 'DeiT' else 'swin'}.get(name, name)] = constants
-    return Model(family, vit, heads, around, carried), name
+            for part in ('weight', 'bias'):
+                if start + part in entries:
+                    heads[bare + part] = entries.pop(start + part)
+    return Model(vit, heads, around)
 
 
 def write(model: Model, to: str) -> dict:
-    """The content of a file in somebody's layout.
-
-    Raises:
-        CheckpointError: he cannot express the model; the message says why.
-        ValueError: for an unknown layout.
-    """
-    if to not in TARGETS:
-        raise ValueError(f'--to {to!r}: expected one of {", ".join(map(repr, TARGETS))}')
+    """The content of a target's file; CheckpointError if it cannot express the model."""
     target = TARGETS[to]
-    if reason := _obstacle(model, to, target):
+    if reason := _obstacle(model, to):
         raise CheckpointError(f'{to} cannot express this model: {reason}')
-    if to == 'segmenter':
-        state = _official_segmenter(model)
-    else:
-        vit = dict(model.vit)
-        if to == 'lape' and _is_sinusoid(vit.get('pos_embed')):
-            vit['pos_embed'] = vit['pos_embed'][0]
-        state = {target.prefix + key: value
-                 for key, value in _layout(target.layout, vit).items()}
-        state.update(_heads(model, to))
-        state.update(model.around)
-        state.update(_constants(model, to))
-    content: dict = {target.wrapper: state} if target.wrapper else state
-    if to == 'lape_mm' and any(model.carried.values()):
-        content['carried'] = model.carried
-    return content
+    single, *pair = target.head
+    names = pair if 'head_dist.weight' in model.heads else [single]
+    heads = {f'{name}.{part}': model.heads[f'{bare}.{part}']
+             for name, bare in zip(names, ('head', 'head_dist')) for part in ('weight', 'bias')
+             if f'{bare}.{part}' in model.heads}
+    vit = LAYOUTS[target.layout].theirs(_as_lape(model.vit) if to == 'lape' else model.vit)
+    state = {**{target.prefix + key: value for key, value in vit.items()}, **heads, **model.around}
+    return {target.wrapper: state} if target.wrapper else state
 
 
 def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force: bool = False) \
         -> str:
     """Converts a file; .safetensors in and out by the names' endings.
 
-    Of what else the file holds, the names of classes (``meta.dataset_meta``) go into files of
-    torch.save for OpenMMLab's toolboxes.
+    Beside the weights, the names of classes (``meta.dataset_meta``) go into files of torch.save for
+    OpenMMLab's toolboxes.
 
     Returns:
-        one line that says what was converted from what.
+        a line that says what was converted, and one about what was left out.
 
     Raises:
-        CheckpointError: the file cannot be read, or its model not be expressed; or ``out`` exists
-            and ``force`` is not given. Nothing is written then.
+        CheckpointError: there is no such target, it cannot express the model, the file cannot be
+            read, or ``out`` exists and ``force`` is not given. Nothing is written then.
     """
+    if to not in TARGETS:
+        raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}'
+                              + (f'; {GONE[to]}' if to in GONE else ''))
     out = Path(out)
     if out.exists() and not force:
         raise CheckpointError(f'{out} exists: choose another name, or --force')
     if not out.resolve().parent.is_dir():
         raise CheckpointError(f'{out}: there is no folder {out.resolve().parent}')
-    checkpoint = read_checkpoint(source)
-    try:
-        model, origin = parse(checkpoint)
+    with named(source):
+        checkpoint = read_checkpoint(source)
+        model = parse(checkpoint)
         content = write(model, to)
-    except CheckpointError as error:
-        raise CheckpointError(f'{source}: {error}') from None
     with tempfile.TemporaryDirectory(dir=out.resolve().parent) as folder:
         part = os.path.join(folder, 'part')
         if out.suffix == '.safetensors':
             from safetensors.torch import save_file  # comes with timm
-            carried = content.pop('carried', {}) if to == 'lape_mm' else {}
-            flat = {**unwrap(content), **{f'{CARRIED}{name}/{key}': value
-                                          for name, entries in carried.items()
-                                          for key, value in entries.items()}}
-            save_file({key: value.clone().contiguous() for key, value in flat.items()}, part)
+            save_file({key: value.clone().contiguous() for key, value in unwrap(content).items()},
+                      part)
         else:
-            # mmengine's place for the names of classes, which OpenMMLab's layouts share
+            # mmengine's place for the names of classes
             if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
                 content['meta'] = {'dataset_meta': names}
             torch.save(content, part)
         os.replace(part, out)
-    named = bool(content.get('meta'))
-    count = sum(value.numel() for value in model.vit.values())
-    left = [f'{name}: {key}' for name, entries in model.carried.items() for key in entries
-            if to not in ('lape_mm', name) and not re.search(LAYOUTS['deit'].constants, key)]
-    left += [f'{key} (all but dataset_meta)' if named and key == 'meta' else key
-             for key in checkpoint if isinstance(key, str) and key != 'carried'
-             and not isinstance(checkpoint[key], Tensor) and key != wrapper(checkpoint)]
-    return (f'{model.family}, {count:,} numbers in its transformer, from the layout {origin!r} to '
-            f'{to!r}: {out}' + (f'\nleft out: {", ".join(left)}' if left else ''))
+    left = [f'{key} (all but dataset_meta)' if key == 'meta' and 'meta' in content else str(key)
+            for key, value in checkpoint.items()
+            if not isinstance(value, Tensor) and key not in (wrapper(checkpoint), 'carried')]
+    return f'written for {to}: {out}' + (f'\nleft out: {", ".join(left)}' if left else '')
 
 
-def _obstacle(model: Model, to: str, target: Target) -> str | None:
+def _obstacle(model: Model, to: str) -> str | None:
     """Why a target cannot hold a model, or None."""
-    if model.family not in target.families:
-        return f'it is a {model.family}, and {to} knows {" and ".join(target.families)}'
-    empty = torch.empty(0)
-    norms = [key for key in model.vit if '.pe_norm.' in key or key.startswith('last_pe_norm.')]
-    relative = any('relative_position_bias_table' in key for key in model.vit)
-    if norms and 'pe_norm' not in target.knows:
-        return f'it has no norms of the position embedding ({norms[0]})'
-    if 'pos_embed1' in model.vit and 'tables' not in target.knows:
-        return 'it has no position embedding for each layer (pos_embed1)'
-    if relative and model.family == 'DeiT' and 'relative' not in target.knows:
-        return 'it has no relative position bias in a DeiT'
-    if to == 'lape':
-        if 'cls_token' not in model.vit:
-            return 'its models have a class token, this one averages its tokens'
-        if 'last_pe_norm.weight' in model.vit:
-            return 'it has no norm of the position embedding at the last LayerNorm (last_pe_norm)'
-        if norms and not relative and 'blocks.0.pe_norm.weight' not in model.vit:
-            return 'its layer 0 receives the position embedding, too (blocks.0.pe_norm is missing)'
-        shape = model.vit['cls_token'].shape[-1:]
-        if not relative and any(model.vit.get(f'{layer}.pe_norm.{part}', empty).shape != shape
-                                for layer in {key.split('.pe_norm.')[0] for key in norms}
-                                for part in ('weight', 'bias')):
-            return 'its norms of the position embedding are LayerNorms, these are less'
-    if to != 'lape_mm' and model.family == 'DeiT':
-        if unknown := [key for key in model.vit if not DEIT.match(key)]:
-            return f'it has no {unknown[0]}'
-    if to == 'mmpretrain' and 'cls_token' not in model.vit:
-        return 'its DeiT has a class token, this one averages its tokens'
-    if model.around and model.family != 'Segmenter' and 'around' not in target.knows:
+    target, vit = TARGETS[to], model.vit
+    if to == 'vit_adapter' and 'level_embed' not in vit:
+        return 'it is no ViT-Adapter (level_embed is missing)'
+    if foreign := next((key for key in vit if not re.fullmatch(target.places, key)), None):
+        return f'it has no place for {foreign}'
+    if target.token and 'cls_token' not in vit:
+        return 'its models have a class token, this one averages its tokens'
+    if model.around and not target.whole:
         return f'it is the transformer alone, and here is more ({next(iter(model.around))})'
+    norms = {key.split('.pe_norm.')[0] for key in vit if re.match(r'blocks\.\d+\.pe_norm\.', key)}
+    if to == 'lape' and norms:
+        if 'blocks.0' not in norms:
+            return 'its layer 0 receives the position embedding, too (blocks.0.pe_norm is missing)'
+        dim = vit['cls_token'].shape[-1:]
+        if any(getattr(vit.get(f'{layer}.pe_norm.{part}'), 'shape', None) != dim
+               for layer in norms for part in ('weight', 'bias')):
+            return 'its norms of the position embedding are LayerNorms, these are less'
     return None
 
 
-def _layout(name: str, vit: dict[str, Tensor]) -> dict[str, Tensor]:
-    if name == 'mmseg':
-        return translate(vit, [rule for rule in LAYOUTS['mmpretrain'].rules
-                               if '.attn.' not in rule[0] or '.attn.attn.' in rule[1]])
-    return LAYOUTS[name].theirs(vit)
-
-
-def _heads(model: Model, to: str) -> dict[str, Tensor]:
-    """The classifiers under the target's names."""
-    if to == 'lape_mm':
-        names = {'head': 'head.fc'}
-    elif to == 'compact':
-        names = {'head': 'classifier.fc'}
-    elif to == 'mmpretrain':
-        names = {'head': 'head.layers.head'}
-    else:
-        names = {'head': 'head', 'head_dist': 'head_dist'}
-    if to in ('lape_mm', 'mmpretrain') and 'head_dist.weight' in model.heads:
-        names = {'head': 'head.layers.head', 'head_dist': 'head.layers.head_dist'}
-    return {f'{names[key.split(".")[0]]}.{key.split(".")[1]}': value
-            for key, value in model.heads.items()}
-
-
-def _constants(model: Model, to: str) -> dict[str, Tensor]:
-    """Entries without weights that the target's files have."""
-    if to in model.carried:
-        return model.carried[to]
-    tables = {key: value for key, value in model.vit.items()
-              if key.endswith('.relative_position_bias_table')}
-    if to not in ('lape', 'swin'):
-        return {}
-    sides = {key: (round(len(value) ** .5) + 1) // 2 for key, value in tables.items()}
-    for key, side in sides.items():
-        if (2 * side - 1) ** 2 != len(tables[key]):
-            raise CheckpointError(f'{to} cannot express this model: {key} is of a grid that is not '
-                                  'square')
-    return {key.replace('bias_table', 'index'): relative_index((side, side))
-            for key, side in sides.items()}
-
-
-def _official_segmenter(model: Model) -> dict[str, Tensor]:
-    """encoder.* and decoder.* as in the release, whose projections are applied as ``x @ P``."""
-    decoder = {key.removeprefix('decode_head.'): value for key, value in model.around.items()
-               if key.startswith('decode_head.')}
-    if 'cls_emb' in decoder:
-        decoder = translate(decoder, MASK_DECODER)
-        decoder = {key: value.T.contiguous() if key in ('proj_patch', 'proj_classes') else value
-                   for key, value in decoder.items() if not key.startswith('conv_seg.')}
-    else:
-        decoder = {f'head.{part}': decoder[f'conv_seg.{part}'].reshape(
-            decoder[f'conv_seg.{part}'].shape[:2 if part == 'weight' else 1])
-            for part in ('weight', 'bias')}
-    return {**{f'encoder.{key}': value for key, value in model.vit.items()},
-            **model.carried.get('segmenter', {}),
-            **{f'decoder.{key}': value for key, value in decoder.items()}}
-
-
-def _is_sinusoid(table: Tensor | None) -> bool:
-    """Whether a table is the fixed 1-D sinusoid, which LaPE stores without a batch dimension."""
-    if table is None or table.shape[-1] % 2:
-        return False
-    fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2], prefix=0)
-    return torch.allclose(table.float(), fixed.detach(), atol=1e-3 if table.dtype != torch.float32
-                          else 1e-5)
+def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As LaPE stores it: with the index of a relative bias, a sinusoid without batch dimension."""
+    renewed = dict(vit)
+    for key, table in vit.items():
+        if key.endswith('.relative_position_bias_table'):
+            side = (round(len(table) ** .5) + 1) // 2
+            if (2 * side - 1) ** 2 != len(table):
+                raise CheckpointError(f'lape cannot express this model: {key} is of a grid that is '
+                                      'not square')
+            renewed[key.replace('bias_table', 'index')] = relative_index((side, side))
+        elif key == 'pos_embed' and table.shape[2] % 2 == 0:
+            fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2],
+                                   prefix=0).detach()
+            if torch.allclose(table.float(), fixed,
+                              atol=1e-5 if table.dtype == torch.float32 else 1e-3):
+                renewed[key] = table[0]
+    return renewed

@@ -70,10 +70,10 @@ LAYOUTS = {
         ('layers.1.downsample.', 'layers.2.downsample.'),
         ('layers.2.downsample.', 'layers.3.downsample.'))),
     'swin': Layout('absolute_pos_embed', (('pos_embed', 'absolute_pos_embed'),)),
-    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; and all of our own
-    'deit': Layout('patch_embed.proj.weight'),
     'own T2T': Layout('patch_embed.project.weight'),
     'own compact': Layout('patch_embed.conv_layers.0.0.weight'),
+    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; and our others
+    'deit': Layout('patch_embed.proj.weight'),
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
 MASK_DECODER = (
@@ -119,8 +119,10 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
             if not isinstance(name, str) or not isinstance(value, Tensor):
                 raise CheckpointError(f'{inside}: {str(name)[:200]!r} is a {type(value).__name__}, '
                                       'expected a tensor')
+    # carried/..: what version 0.1.0 kept of a foreign layout for the way back
     state = {key.removeprefix('module.'): value for key, value in content.items()
-             if isinstance(key, str) and isinstance(value, Tensor)}
+             if isinstance(key, str) and isinstance(value, Tensor)
+             and not key.startswith('carried/')}
     if not state:
         raise CheckpointError('no weights in it: its entries are '
                               f'{sorted(map(str, checkpoint))[:8]}')
@@ -139,30 +141,6 @@ def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
                 break
         translated[key] = value
     return translated
-
-
-def find_transformer(state: Mapping[str, Tensor], prefix: str | None = None) \
-        -> tuple[Layout, str]:
-    """The layout of the one transformer in a state dict, and what stands before its names.
-
-    Raises:
-        CheckpointError: where there is none, or more than one and no prefix.
-    """
-    for layout in LAYOUTS.values():
-        found = sorted(key.removesuffix(layout.mark) for key in state
-                       if key == layout.mark or key.endswith('.' + layout.mark))
-        if prefix is not None:
-            found = [prefix] if prefix in found else []
-        if len(found) > 1:
-            raise CheckpointError(f'{len(found)} ViTs in it, named {found}: choose one by prefix')
-        if found:
-            if any(key.startswith(f'{found[0]}folded.') for key in state):
-                raise CheckpointError('it is folded, its position embedding is gone: take the '
-                                      'checkpoint that it was folded from')
-            return layout, found[0]
-    marks = [layout.mark for layout in LAYOUTS.values()]
-    raise CheckpointError(f'no ViT in it{f" at prefix={prefix!r}" if prefix else ""} (none of '
-                          f'{marks} is there); its first keys are {list(state)[:4]}')
 
 
 def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
@@ -184,17 +162,26 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         CheckpointError: where there is no ViT, or more than one and no prefix.
     """
     state = unwrap(checkpoint)
-    layout, prefix = find_transformer(state, prefix)
-    outside = {key: value for key, value in state.items() if not key.startswith(prefix)}
-    inside = layout.ours({key.removeprefix(prefix): value for key, value in state.items()
-                          if key.startswith(prefix)})
-    return batched(inside), outside
-
-
-def batched(vit: dict[str, Tensor]) -> dict[str, Tensor]:
-    """With a batch dimension of the tables, which LaPE's 1-D sinusoid lacks."""
-    return {key: value[None] if re.fullmatch(r'pos_embed\d*', key) and value.ndim == 2 else value
-            for key, value in vit.items()}
+    for layout in LAYOUTS.values():
+        found = sorted(key.removesuffix(layout.mark) for key in state
+                       if f'.{key}'.endswith(f'.{layout.mark}') and prefix in (
+                           None, key.removesuffix(layout.mark)))
+        if len(found) > 1:
+            raise CheckpointError(f'{len(found)} ViTs in it, named {found}: choose one by prefix')
+        if found:
+            break
+    else:
+        raise CheckpointError(f'no ViT in it{f" at prefix={prefix!r}" if prefix else ""}: expected '
+                              f'a key such as {layout.mark}; its first keys are {list(state)[:4]}')
+    inside = {key.removeprefix(found[0]): value for key, value in state.items()
+              if key.startswith(found[0])}
+    if any(key.startswith('folded.') for key in inside):
+        raise CheckpointError('it is folded, its position embedding is gone: take the checkpoint '
+                              'that it was folded from')
+    # LaPE's 1-D sinusoid has no batch dimension
+    vit = {key: value[None] if re.fullmatch(r'pos_embed\d*', key) and value.ndim == 2 else value
+           for key, value in layout.ours(inside).items()}
+    return vit, {key: value for key, value in state.items() if not key.startswith(found[0])}
 
 
 def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:

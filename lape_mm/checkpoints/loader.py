@@ -6,37 +6,24 @@ from typing import Any
 
 from .files import CheckpointError, read_checkpoint
 
-# mmengine evaluates these as Python: the first in resuming, the others in inferencers that are
-# given weights alone
+# mmengine evaluates these as Python: the first in resuming, the others in inferencers
 CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 'cfg'))
 
 
 def install_safe_loader() -> None:
     """Makes mmengine read every checkpoint of this process by `read_checkpoint`.
 
-    That is local and http(s) ones, and by torchvision:// and open-mmlab:// what those names stand
-    for; other stores are refused. Configs that a checkpoint carries as text are left out: mmengine
-    would run them. A resumed run keeps its own. Files of mmengine's predecessors tell in theirs on
-    how many GPUs they were trained, which is then not compared with the run's; mmengine itself
-    does not write it.
+    Files, http(s) addresses, and the names that torchvision:// and open-mmlab:// stand for are
+    read; other stores are refused. Configs that a checkpoint carries as text are left out, since
+    mmengine would run them; a resumed run keeps its own.
     """
     from mmengine.runner import CheckpointLoader
-    from mmengine.runner.checkpoint import (
-        get_deprecated_model_names,
-        get_external_models,
-        get_torchvision_models,
-    )
-
-    def openmmlab() -> dict[str, str]:
-        known = get_external_models()
-        return {**{old: known[new] for old, new in get_deprecated_model_names().items()
-                   if new in known}, **known}
-
+    from mmengine.runner.checkpoint import get_external_models, get_torchvision_models
     for schemes, loader in (
             (('', 'http://', 'https://'), load_from_file),
             (('torchvision://', 'modelzoo://'), _by_name(get_torchvision_models)),
-            (('open-mmlab://', 'openmmlab://'), _by_name(openmmlab)),
-            (('pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'mmcls://'), load_from_elsewhere)):
+            (('open-mmlab://', 'openmmlab://'), _by_name(get_external_models)),
+            (('pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', 'mmcls://'), _by_name(dict))):
         CheckpointLoader.register_scheme(schemes, loader=loader, force=True)
 
 
@@ -52,15 +39,10 @@ def load_from_file(filename: str, map_location=None, **unused) -> dict:
     return checkpoint
 
 
-def load_from_elsewhere(filename: str, map_location=None, **unused) -> dict:
-    """Raises CheckpointError."""
-    raise CheckpointError(f'{filename}: not read from there: download the file and name it')
-
-
 def _by_name(addresses: Callable[[], Mapping[str, str]]) -> Callable[..., dict]:
     def load_from_name(filename: str, map_location=None, **unused) -> dict:
         name, known = filename.partition('://')[2], addresses()
         if name not in known:
-            raise CheckpointError(f'{filename}: no such name')
+            raise CheckpointError(f'{filename}: not known here: download the file and name it')
         return load_from_file(known[name], map_location)
     return load_from_name

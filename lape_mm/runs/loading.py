@@ -10,33 +10,35 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from lape_mm.checkpoints.files import CheckpointError, one_line, read_checkpoint
+from lape_mm.checkpoints.files import CheckpointError, named, read_checkpoint
+from lape_mm.checkpoints.fit import check_start, check_whole
 from lape_mm.checkpoints.layouts import unwrap
 
 from .errors import RunError
 from .takeover import check_taken_over, settings
 
 
+def own_weights(model: Any) -> dict[str, Tensor]:
+    """A model's state dict, without the wrapper of a distributed run."""
+    return (model.module if is_model_wrapper(model) else model).state_dict()
+
+
 def check_fits(model: nn.Module, checkpoint: str) -> dict:
     """A checkpoint's content, which holds exactly the model's weights.
-
-    mmengine loads what fits and warns about the rest, so that another joining or another head
-    would be evaluated half untrained.
 
     Raises:
         RunError: it holds others, or cannot be read.
     """
     try:
-        content = read_checkpoint(checkpoint)
-        text = misfits(model, unwrap(content))
+        with named(checkpoint):
+            content = read_checkpoint(checkpoint)
+            meta = content.get('meta')
+            if isinstance(meta, Mapping) and 'folded_from' in meta:
+                raise CheckpointError(
+                    f'was folded by tools/deploy.py: use {meta["folded_from"]} instead')
+            check_whole(own_weights(model), unwrap(content))
     except CheckpointError as error:
-        text = str(error)
-        raise RunError(text if text.startswith(checkpoint) else f'{checkpoint}: {text}') from error
-    if text:
-        meta = content.get('meta')
-        if isinstance(meta, Mapping) and 'folded_from' in meta:
-            text = f'was folded by tools/deploy.py: use {meta["folded_from"]} instead'
-        raise RunError(f'{checkpoint} {text}')
+        raise RunError(str(error)) from error
     return content
 
 
@@ -77,38 +79,6 @@ def check_classes(content: Mapping, tested: Sequence[str]) -> None:
                            'its files')
 
 
-def misfits(model: Any, found: Mapping[str, Tensor], *, partly: bool = False) -> str:
-    """Why weights are not a model's, '' where they are.
-
-    Args:
-        model: maybe in the wrapper of a distributed run.
-        found: the weights.
-        partly: whether names may be missing or more, and shapes others, as for a model that only
-            starts from weights of another task. Some weight has to be the model's all the same.
-    """
-    wanted = (model.module if is_model_wrapper(model) else model).state_dict()
-    shared = [name for name in wanted if name in found]
-    if partly and not any(getattr(found[name], 'shape', None) == wanted[name].shape
-                          for name in shared):
-        return one_line(
-            f'holds no weight of the model under its name and in its shape: the model begins with '
-            f'{next(iter(wanted), None)}, the file with {next(iter(found), None)}. A file of a '
-            'backbone alone, or of somebody else, is given by model.backbone.init_cfg.checkpoint')
-    differences = {} if partly else {
-        'missing': [name for name in wanted if name not in found],
-        'unknown to the model': [name for name in found if name not in wanted],
-        'of another shape': [name for name in shared if found[name].shape != wanted[name].shape]}
-    differences['of another kind of number'] = [
-        name for name in shared if not isinstance(found[name], Tensor)
-        or found[name].is_floating_point() != wanted[name].is_floating_point()]
-    if not any(differences.values()):
-        return ''
-    text = '; '.join(f'{what}: {len(names)}, first {names[0]}'
-                     for what, names in differences.items() if names)
-    return one_line(f'does not fit the config ({text}): was it trained with other settings, such '
-                    'as another --joining?')
-
-
 class FittingWeightsHook(Hook):
     """Ends a run whose checkpoint mmengine would load in part, and one with integers as weights.
 
@@ -119,25 +89,28 @@ class FittingWeightsHook(Hook):
     priority = 'VERY_HIGH'  # before the weights are copied anywhere
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        resumes = runner.cfg.get('resume')
+        own, resumes = own_weights(runner.model), runner.cfg.get('resume')
         averaged = {name.removeprefix('module.'): value for name, value
                     in (checkpoint.get('ema_state_dict') or {}).items() if name != 'steps'}
-        weights = checkpoint.get('state_dict', checkpoint)
-        if not resumes:
-            if weights is checkpoint:  # the weights alone: EMAHook knows but the other form
-                weights = copy(checkpoint)
-                checkpoint.clear()
-                checkpoint['state_dict'] = weights
-            # mmengine drops this, too
-            weights = {str(name).removeprefix('module.'): value for name, value in weights.items()}
-        for found in (weights, *([averaged] if averaged else [])):
-            if text := misfits(runner.model, found, partly=not resumes):
-                raise CheckpointError(text)
-        for name in ('epoch', 'iter') if resumes else ():
-            value = (checkpoint.get('meta') or {}).get(name)
-            if not isinstance(value, int) or not 0 <= value < 2 ** 31:
-                raise CheckpointError(f'meta.{name}={value!r:.100}: a run needs the number of '
-                                      f'{name}s that it has done')
+        if resumes:
+            check_whole(own, checkpoint.get('state_dict', checkpoint))
+            if averaged:
+                check_whole(own, averaged)
+            for name in ('epoch', 'iter'):
+                value = (checkpoint.get('meta') or {}).get(name)
+                if not isinstance(value, int) or not 0 <= value < 2 ** 31:
+                    raise CheckpointError(f'meta.{name}={value!r:.100}: a run needs the number of '
+                                          f'{name}s that it has done')
+            return
+        if 'state_dict' not in checkpoint:  # the weights alone: EMAHook knows but the other form
+            weights = copy(checkpoint)
+            checkpoint.clear()
+            checkpoint['state_dict'] = weights
+        # mmengine drops this, too
+        check_start(own, {str(name).removeprefix('module.'): value
+                          for name, value in checkpoint['state_dict'].items()})
+        if averaged:
+            check_start(own, averaged)
 
 
 def guard_loading(runner: Runner) -> None:
@@ -149,15 +122,16 @@ def guard_loading(runner: Runner) -> None:
 
     def guarded() -> None:
         before = settings(runner)
-        try:
-            load_or_resume()
-            check_taken_over(runner, before)
-        except Exception as error:  # mmengine expects what its own checkpoints hold, unchecked
-            path, text = str(runner.cfg.load_from), str(error).strip()
-            if not isinstance(error, CheckpointError):
-                first = (text.splitlines() or [''])[0][:300]
-                text = f'a run cannot take it over ({type(error).__name__}: {first})'
-            raise CheckpointError(text if text.startswith(path) else f'{path}: {text}') from error
+        with named(runner.cfg.load_from or 'load_from'):
+            try:
+                load_or_resume()
+                check_taken_over(runner, before)
+            except CheckpointError:
+                raise
+            except Exception as error:  # mmengine expects what its own checkpoints hold, unchecked
+                first = (str(error).strip().splitlines() or [''])[0][:300]
+                raise CheckpointError('a run cannot take it over '
+                                      f'({type(error).__name__}: {first})') from error
 
     runner.load_or_resume = guarded
     runner.register_hook(FittingWeightsHook())

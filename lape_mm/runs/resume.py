@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
@@ -64,8 +65,9 @@ def written(path: str | os.PathLike) -> tuple[str, int]:
         CheckpointError: it cannot be read, or no run can go on from it.
     """
     content = read_checkpoint(path, weights=False)
-    meta = content.get('meta') or {}
-    if not {'iter', 'epoch'} <= set(meta) or 'optimizer' not in content:
+    meta = content.get('meta')
+    if not isinstance(meta, Mapping) or not {'iter', 'epoch'} <= set(meta) \
+            or 'optimizer' not in content:
         raise CheckpointError(f'{path}: no optimizer or no meta.iter, so that no run can go on '
                               'from it')
     if not isinstance(meta['iter'], int):

@@ -10,7 +10,6 @@ from numbers import Number
 
 from mmengine.optim import OptimWrapper, OptimWrapperDict, _ParamScheduler
 from mmengine.runner import Runner
-from torch import Tensor
 from torch.optim import Optimizer
 
 from lape_mm.checkpoints.files import CheckpointError
@@ -23,8 +22,11 @@ def settings(runner: Runner) -> dict[str, dict]:
     found = {f'optimizer {name}group {place}': {**group, 'params': None}
              for name, optimizer in _optimizers(runner)
              for place, group in enumerate(optimizer.param_groups)}
-    return {**found, **{f'schedule {place}': dict(vars(one))
-                        for place, one in enumerate(_schedules(runner))}}
+    schedules = runner.param_schedulers or []
+    if isinstance(schedules, Mapping):
+        schedules = [one for several in schedules.values() for one in several or []]
+    return {**found, **{f'schedule {place}': dict(vars(one)) for place, one in enumerate(schedules)
+                        if isinstance(one, _ParamScheduler)}}
 
 
 def check_taken_over(runner: Runner, before: Mapping[str, Mapping]) -> None:
@@ -43,24 +45,19 @@ def check_taken_over(runner: Runner, before: Mapping[str, Mapping]) -> None:
             if key not in taken or not _alike(old, taken[key]):
                 raise CheckpointError(f'{key!r} of {name} is {taken.get(key, "missing")!r:.100}, '
                                       f'expected the like of {old!r:.100}')
-    for place, one in enumerate(_schedules(runner)):
-        if hidden := [key for key in vars(one) if callable(getattr(type(one), key, None))
-                      and key not in before[f'schedule {place}']]:
-            raise CheckpointError(f'schedule {place} has no setting {hidden[0]!r}')
     for _, optimizer in _optimizers(runner):
         for weight, state in optimizer.state.items():
-            _check_moments(weight, state)
+            for key in MOMENTS:
+                value = state.get(key)
+                if value is not None and getattr(value, 'shape', None) != weight.shape:
+                    raise CheckpointError(f"the optimizer's {key!r} of a weight of shape "
+                                          f'{tuple(weight.shape)} is {value!r:.100}')
     info = runner.message_hub.runtime_info
-    for key in list(info):
-        if key.startswith('best_score') and not isinstance(info[key], (Number, Tensor)):
-            raise CheckpointError(f'{key!r} in its message hub is {info[key]!r:.100}, expected a '
-                                  'number')
-        if key.startswith('best_ckpt') and not _within(info[key], runner.work_dir):
+    for key in [key for key in info if key.startswith('best_ckpt')]:
+        if not _within(info[key], runner.work_dir):
             runner.logger.warning(f'{key} of the resumed checkpoint, {info[key]!r:.200}, is not in '
                                   f'{runner.work_dir}: it is left alone')
             info.pop(key)
-    if not all(isinstance(step, int) for step in info.get('keep_ckpt_ids', [])):
-        raise CheckpointError('keep_ckpt_ids in its message hub are not numbers')
 
 
 def _optimizers(runner: Runner) -> Iterator[tuple[str, Optimizer]]:
@@ -71,28 +68,10 @@ def _optimizers(runner: Runner) -> Iterator[tuple[str, Optimizer]]:
             yield f'{name} ' if name else '', one.optimizer
 
 
-def _schedules(runner: Runner) -> list[_ParamScheduler]:
-    schedules = runner.param_schedulers or []
-    if isinstance(schedules, Mapping):
-        schedules = [one for several in schedules.values() if isinstance(several, list)
-                     for one in several]
-    return [one for one in schedules if isinstance(one, _ParamScheduler)]
-
-
 def _alike(old, new) -> bool:
     if old is None:  # a choice that is left to torch
         return isinstance(new, (Number, type(None)))
     return isinstance(new, Number if isinstance(old, Number) else type(old))
-
-
-def _check_moments(weight: Tensor, state: Mapping) -> None:
-    for key, value in state.items():
-        number = isinstance(value, (Number, type(None)))
-        if not number and not isinstance(value, Tensor) \
-                or key in MOMENTS and value is not None and (number or value.shape != weight.shape):
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise CheckpointError(f"the optimizer's {key!r} of a weight of shape "
-                                  f'{tuple(weight.shape)} is {shape}')
 
 
 def _within(path, folder: str) -> bool:

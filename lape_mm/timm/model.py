@@ -9,7 +9,8 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder, init_linear
-from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
+from lape_mm.checkpoints.files import named, read_checkpoint
+from lape_mm.checkpoints.fit import check_whole
 from lape_mm.position import resize_table
 
 from .weights import fit
@@ -154,12 +155,11 @@ class TimmModel(Encoder):
             CheckpointError: the file cannot be read, anything of the model is not in it, or more
                 is in its layers.
         """
-        content = read_checkpoint(checkpoint_path)
-        try:
-            fitting = fit(content, self, prefix or None, path=str(checkpoint_path))
+        with named(checkpoint_path):
+            fitting = fit(read_checkpoint(checkpoint_path), self, prefix or None,
+                          path=str(checkpoint_path))
+            check_whole(self.state_dict(), fitting)
             self.load_state_dict(fitting)
-        except (CheckpointError, RuntimeError) as error:
-            raise CheckpointError(f'{checkpoint_path}: {" ".join(str(error).split())}') from None
 
     def head_of(self, pooled: Tensor, pre_logits: bool) -> Tensor:
         """(B, C) to (B, C) or (B, num_classes)."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from lape_mm.backbones.encoder import Encoder
-from lape_mm.checkpoints.convert import HEADS
-from lape_mm.checkpoints.layouts import backbone_state
+from lape_mm.checkpoints.convert import parse
 from lape_mm.checkpoints.transfer import log, match
 
 
@@ -22,16 +21,13 @@ def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
         CheckpointError: there is no transformer, more than one, or one whose layers compute
             something else, see `lape_mm.checkpoints.transfer.match`.
     """
-    state, outside = backbone_state(checkpoint, prefix)
-    heads = {name: bare + name.removeprefix(start) for name in {**outside, **state}
-             for start, bare in HEADS.items() if name in (f'{start}weight', f'{start}bias')}
-    state = {heads.get(name, name): value for name, value in {**outside, **state}.items()
-             if name in heads or name in state}
+    vit, heads, around = parse(checkpoint, prefix)
+    state = {**vit, **heads}
     fitting, report = match(model, state)
-    report.unused.update((name, '') for name in outside if name not in heads)
+    report.unused.update(dict.fromkeys(around, ''))
     log(report, model, path)
     # of another shape: timm adapts the first convolution, and torch names the others
     fitting.update((name, state[name]) for name, why in report.missing.items()
                    if why and name in state)
-    fitting.update((name, state[name]) for name in heads.values())
+    fitting.update(heads)
     return {name: value for name, value in fitting.items() if not name.startswith('head_dist.')}

@@ -1,4 +1,5 @@
-"""Every official layout to ours and back, to the bit, and what cannot be expressed."""
+"""Official layouts to ours and back, to the bit, and what cannot be expressed."""
+import re
 from pathlib import Path
 
 import pytest
@@ -6,21 +7,22 @@ import torch
 
 from lape_mm import fold
 from lape_mm.backbones import DeiT
-from lape_mm.checkpoints import CheckpointError, read_checkpoint
+from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
 from lape_mm.checkpoints.convert import TARGETS, convert
 from lape_mm.checkpoints.files import dataset_meta
+from lape_mm.checkpoints.layouts import LAYOUTS
 
 GOLDENS = Path(__file__).parents[1] / 'data/goldens'
 # golden -> the layout that it is in
 OFFICIAL = {
     'lape_learnable_basic': 'lape', 'lape_learnable_LaPE': 'lape',
     'lape_learnable_unshare': 'lape', 'lape_distilled_LaPE': 'lape', 'lape_2D_RPE_LN': 'lape',
-    'lape_1D_sin_LaPE': 'lape', 'lape_2D_sin_LaPE': 'lape', 'segmenter_mask': 'segmenter',
-    'segmenter_linear': 'segmenter', 'vit_adapter_det_window': 'vit_adapter',
-    'vit_adapter_seg_global': 'vit_adapter', 'swin_ape': 'swin', 'ceit': 'ceit',
-    't2t_performer': 't2t', 'vitlite_learnable': 'compact', 'cvt_learnable': 'compact',
-    'cct_learnable': 'compact',
+    'lape_1D_sin_LaPE': 'lape', 'lape_2D_sin_LaPE': 'lape',
+    'vit_adapter_det_window': 'vit_adapter', 'vit_adapter_seg_global': 'vit_adapter',
 }
+# goldens of layouts that are read, and not written
+READ = {'segmenter_mask': 'segmenter', 'swin_ape': 'swin', 'ceit': 'ceit', 't2t_performer': 't2t',
+        'cct_learnable': 'compact'}
 
 
 def official(name, folder):
@@ -104,27 +106,55 @@ def test_mmpretrain_takes_the_file(to, options, tmp_path):
     assert not theirs.load_state_dict(state).missing_keys
 
 
-def test_mmsegs_segmenter_and_back(tmp_path):
-    source, state = official('segmenter_mask', tmp_path)
-    convert(source, tmp_path / 'mmseg.pth', 'mmseg')
-    mmseg = weights(tmp_path / 'mmseg.pth', 'state_dict')
-    assert torch.equal(mmseg['decode_head.patch_proj.weight'], state['decoder.proj_patch'].T)
-    assert torch.equal(mmseg['backbone.layers.0.attn.attn.in_proj_weight'],
-                       state['encoder.blocks.0.attn.qkv.weight'])
-    convert(tmp_path / 'mmseg.pth', tmp_path / 'back.pth', 'segmenter')
-    back = weights(tmp_path / 'back.pth', 'model')
-    # mmseg's model has no place for the encoder's unused classifier
-    assert_equal(back, {key: value for key, value in state.items() if 'encoder.head' not in key})
+@pytest.mark.parametrize('name', READ)
+def test_what_is_read_becomes_ours_and_nothing_else(name, tmp_path):
+    state = read_checkpoint(GOLDENS / f'{name}.pt')['state_dict']
+    torch.save({'model': state}, tmp_path / 'official.pth')
+    layout = READ[name]
+    convert(tmp_path / 'official.pth', tmp_path / 'ours.pth', 'lape_mm')
+    ours = weights(tmp_path / 'ours.pth', 'state_dict')
+    assert 'backbone.pos_embed' in ours and any(key.startswith(('head', 'decode')) for key in ours)
+    with pytest.raises(CheckpointError, match='timm cannot express this model'):
+        convert(tmp_path / 'ours.pth', tmp_path / 'timm.pth', 'timm')
+    # a target of version 0.1.0: one line that says what there is instead
+    with pytest.raises(CheckpointError, match=f'--to {layout}: expected one of lape_mm, timm, '):
+        convert(tmp_path / 'ours.pth', tmp_path / 'back.pth', layout)
+    if layout in LAYOUTS:
+        with pytest.raises(CheckpointError, match='.theirs'):
+            convert(tmp_path / 'ours.pth', tmp_path / 'back.pth', layout)
+        back = LAYOUTS[layout].theirs({key.removeprefix('backbone.'): value
+                                       for key, value in ours.items()})
+        for key in set(back) & set(state):
+            assert torch.equal(back[key], state[key])
+        assert {key for key in set(state) - set(back)
+                if not re.search('head|fc|index|attn_mask', key)} == set()
+
+
+@pytest.mark.parametrize('file', ['ours.pth', 'ours.safetensors'])
+def test_what_version_0_1_0_kept_for_the_way_back_does_not_matter(file, tmp_path):
+    model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32)
+    state = {f'backbone.{key}': value for key, value in model.state_dict().items()}
+    index = {'blocks.0.attn.relative_position_index': torch.ones(4, 4, dtype=torch.int64)}
+    if file.endswith('.pth'):
+        torch.save({'state_dict': state, 'carried': {'lape': index}}, tmp_path / file)
+    else:
+        from safetensors.torch import save_file
+        save_file({**state, **{f'carried/lape/{key}': value for key, value in index.items()}},
+                  tmp_path / file)
+    assert load_backbone(model, tmp_path / file, exact=True).share == 1.
+    convert(tmp_path / file, tmp_path / 'deit.pth', 'deit')
+    assert_equal(weights(tmp_path / 'deit.pth', 'model'), model.state_dict())
 
 
 @pytest.mark.parametrize('options, to, words', [
     (dict(joining='lape'), 'timm', ['timm', 'pe_norm']),
-    (dict(joining='unshare'), 'mmpretrain', ['pos_embed1']),
+    (dict(joining='unshare'), 'mmpretrain', ['pos_embed0']),
     (dict(position='relative'), 'timm', ['relative']),
     (dict(joining='pvg'), 'lape', ['class token']),
     (dict(joining='mpvg'), 'deit', ['pe_norm']),
     (dict(joining='default', class_token=False), 'mmpretrain', ['class token']),
-    (dict(joining='default'), 'swin', ['DeiT', 'Swin']),
+    (dict(joining='default'), 'vit_adapter', ['level_embed']),
+    (dict(joining='default'), 'nobody', ['--to nobody', 'lape, mmpretrain, vit_adapter']),
     (dict(joining=dict(add_to_input=True, first_layer=1), class_token=True), 'lape',
      ['blocks.0.pe_norm'])])
 def test_what_cannot_be_expressed_is_said(options, to, words, tmp_path):
@@ -205,5 +235,3 @@ def test_foreign_weights_and_what_is_left_out_are_named(tmp_path):
     torch.save({'model': state, 'optimizer': {'state': {}}, 'epoch': 3}, tmp_path / 'run.pth')
     line = convert(tmp_path / 'run.pth', tmp_path / 'theirs.pth', 'timm')
     assert 'left out: optimizer, epoch' in line
-    source, _ = official('segmenter_mask', tmp_path)
-    assert 'encoder.head.weight' in convert(source, tmp_path / 'mmseg.pth', 'mmseg')

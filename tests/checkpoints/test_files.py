@@ -97,7 +97,9 @@ def test_other_files(tmp_path):
     os.symlink('/dev/zero', tmp_path / 'endless.pth')
     refuse(tmp_path / 'endless.pth', 'not a regular file')
     (tmp_path / 'text.pth').write_text('<html>404</html>')
-    refuse(tmp_path / 'text.pth')
+    refuse(tmp_path / 'text.pth', 'no checkpoint: it begins with', '<html>')
+    (tmp_path / 'nothing.pth').touch()
+    refuse(tmp_path / 'nothing.pth', 'is empty')
     torch.save([torch.ones(1)], tmp_path / 'list.pth')
     refuse(tmp_path / 'list.pth', 'list')
 
@@ -132,6 +134,22 @@ def test_what_mmengine_writes_is_read(tmp_path):
     read = read_checkpoint(tmp_path / 'hub.pth')['message_hub']
     assert read['log_scalars']['train/loss'].mean() == pytest.approx(1.)
     assert read['runtime_info']['best'] == .25
+
+
+def test_numpys_names_of_either_generation_are_read(tmp_path):
+    new, old = b'numpy._core.multiarray', b'numpy.core.multiarray'
+    torch.save({'meta': {'best': np.float32(.25), 'history': np.arange(3.)}}, tmp_path / 'a.pth',
+               _use_new_zipfile_serialization=False)
+    content = (tmp_path / 'a.pth').read_bytes().replace(new, old)
+    for name in (new, old):
+        (tmp_path / 'a.pth').write_bytes(content.replace(old, name))
+        meta = read_checkpoint(tmp_path / 'a.pth')['meta']
+        assert meta['best'] == .25 and meta['history'].tolist() == [0., 1., 2.]
+
+
+def test_everything_that_would_be_run_is_named(tmp_path):
+    torch.save({'a': Code(tmp_path / 'x'), 'b': SimpleNamespace(lr=1)}, tmp_path / 'evil.pth')
+    refuse(tmp_path / 'evil.pth', 'mkdir', 'types.SimpleNamespace', '--trust-checkpoint')
 
 
 def test_states_of_generators_are_read(tmp_path):
@@ -206,11 +224,8 @@ def test_code_needs_to_be_trusted(tmp_path, zipped, monkeypatch):
     ({'state_dict': {'a.b': torch.tensor([float('inf')])}}, "'state_dict': 'a.b' holds"),
     ({'model': {'a': torch.tensor([float('nan')]).half()}}, "'model': 'a' holds"),
     ({'ema_state_dict': {'a': torch.tensor([float('nan')]).bfloat16()}}, 'ema_state_dict'),
-    ({'state_dict': {'a': 'text'}}, "'state_dict': 'a' is a str, expected a tensor"),
     ({'a\nb': torch.ones(1)}, 'expected a plain name'),
-    ({'a': torch.ones(1, dtype=torch.complex64)}, 'ComplexFloatStorage'),
-    ({'state_dict': 3}, "'state_dict' in it is a int, expected a dict"),
-    ({'meta': 'text'}, "'meta' in it is a str, expected a dict")])
+    ({'a': torch.ones(1, dtype=torch.complex64)}, 'torch.complex64')])
 def test_what_is_no_weight_is_named(tmp_path, weights, said):
     torch.save(weights, tmp_path / 'a.pth')
     refuse(tmp_path / 'a.pth', said)
@@ -227,7 +242,8 @@ def test_messages_are_one_line_whatever_a_file_is_called(tmp_path):
     path.write_text('text')
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(path)
-    assert str(error.value).isprintable() and 'a?b?[2J.pth: no checkpoint' in str(error.value)
+    assert str(error.value).isprintable()
+    assert 'a?b?[2J.pth: no checkpoint: it begins' in str(error.value)
 
 
 @pytest.fixture

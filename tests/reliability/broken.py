@@ -78,7 +78,6 @@ def archives() -> Iterator[bytes]:
     yield zipped(good, compress=deflated)
     yield zipped({'a': tensor(storage(2 ** 24), shape=(2 ** 24,))}, {'data/0': bytes(2 ** 26)},
                  compress=deflated)  # 64 MiB of zeros
-    yield zipped(b'\x80\x02' + b'}' * 2 ** 24 + b'.', compress=deflated)
 
     def lie(**changes):
         def change(archive):

@@ -31,7 +31,7 @@ def hostile(canary: Path) -> Iterator[tuple[str, str, bytes]]:
         yield 'code', f'code{number}_old.pth', old({'meta': content, 'a': tensor(old_storage())})
         yield 'code', f'code{number}.pkl', pickled(content)
         yield 'code', f'code{number}_4.pth', zipped(pickled({'a': content}, protocol=4))
-    for kind, files in (('memory', memory()), ('time', time()), ('storage', storages()),
+    for kind, files in (('memory', memory()), ('storage', storages()),
                         ('weights', weights()), ('entries', entries()), ('opcodes', opcodes()),
                         ('archive', archives()), ('safetensors', tensor_files()),
                         ('other', others())):
@@ -113,30 +113,6 @@ def memory() -> Iterator[bytes]:
                             tensor())})
     yield zipped({'a': Call(torch._utils._rebuild_wrapper_subclass, torch.nn.Parameter,
                             torch.float32, (HUGE,), (1,), 0, torch.strided, 'cpu', False)})
-
-
-def time() -> Iterator[bytes]:
-    """What takes for ever, or recurses beyond the stack."""
-    double = b'q\x00h\x00\x86'  # x becomes (x, x)
-    yield zipped(b'\x80\x02})' + double * 60 + b'K\x01s.')
-    yield zipped(b'\x80\x02c__builtin__\nset\n])' + double * 60 + b'a\x85R.')
-    yield zipped(b'\x80\x02}' + b')' + b'\x85' * 500_000 + b'K\x01s.')  # {((((..)))): 1}
-    yield zipped(b'\x80\x02}X\x01\x00\x00\x00a' + b']' * 500_000 + b'a' * 499_999 + b's.')
-    yield zipped(b'\x80\x02}X\x01\x00\x00\x00a' + b')' + b'\x85' * 500_000 + b's.')
-    yield zipped(b'\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.')  # a dict in itself
-    laughs = ['ha']
-    for _ in range(40):
-        laughs = [laughs, laughs]
-    yield zipped({'a': laughs})
-    step = 2 ** 61 - 1  # integers of one hash
-    yield zipped({n * step: 0 for n in range(2, 40)})
-    yield zipped({'a': Call(set, [n * step for n in range(2, 40)])})
-    yield zipped(b'\x80\x02' + b'}0' * 10 + b'(' * 2_100_000 + b'.')
-    yield zipped(b'\x80\x02' + b'N' * 2_100_000 + b'.')
-    deep = {}
-    for _ in range(80):
-        deep = {'a': deep}
-    yield zipped(deep)
 
 
 def weights() -> Iterator[bytes]:
