@@ -1,8 +1,7 @@
-"""Sampling of maps for deformable attention: mmcv's op where it runs, pure PyTorch elsewhere."""
+"""Sampling of maps for deformable attention: mmcv's CUDA op where it is there, else PyTorch."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -13,25 +12,11 @@ from torch.autograd.function import once_differentiable
 Shapes = tuple[tuple[int, int], ...]
 
 
-def once_a_size(function: Callable[[Shapes, torch.device], Tensor]) \
-        -> Callable[[Shapes, torch.device], Tensor]:
-    """Keeps what a function of some maps' sizes made, for each device."""
-    # what is kept has to do for training, whoever asks first
-    kept = lru_cache(maxsize=32)(torch.inference_mode(False)(function))
-
-    @wraps(function)
-    def call(shapes: Shapes, device: torch.device) -> Tensor:
-        # a compiler's or an exporter's stand-in for a tensor must not be kept
-        return (function if torch.compiler.is_compiling() else kept)(shapes, device)
-    return call
-
-
-@once_a_size
 def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
-    """(levels, 3), int64: width, height and first cell of each map, once a size and device."""
+    """(levels, 3), int64: width, height and first cell of each map."""
     starts = accumulate([0, *(height * width for height, width in shapes[:-1])])
-    return torch.tensor([(width, height, start) for (height, width), start in zip(shapes, starts)],
-                        device=device)
+    sizes = torch.tensor([(width, height, start) for (height, width), start in zip(shapes, starts)])
+    return sizes.to(device, non_blocking=True)  # the CPU does not wait for the GPU
 
 
 def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
@@ -186,28 +171,38 @@ def sample_rows(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tenso
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
     """Deformable attention's sampling by what is quickest: mmcv's CUDA op, rows, or the grid.
 
-    mmcv's op is taken where it is built and the values are float32; see `sample_grid`.
+    mmcv's op is taken where it was compiled for CUDA and the values are float32. Arguments and
+    result are those of `sample_grid`.
     """
     # FLOP counters trace, and a trace cannot look into a Function of Python
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
         return sample_rows(value, shapes, locations, weights)
-    # nor does it know an empty batch
-    usable = value.is_cuda and value.dtype == torch.float32 and len(value)
-    op = _mmcv_op() if usable else None
+    # mmcv's op takes no empty batch, and compilers cannot look into it
+    usable = (value.is_cuda and value.dtype == torch.float32 and len(value)
+              and not torch.compiler.is_compiling())
+    op = mmcv_cuda_op() if usable else None
     if op is None:
         return sample_grid(value, shapes, locations, weights)
-    sizes = torch.as_tensor(shapes, device=value.device)
-    starts = torch.cat([sizes.new_zeros(1), sizes.prod(1).cumsum(0)[:-1]])
+    width, height, start = level_sizes(shapes, value.device).unbind(1)
     # its step must divide the batch, hence the batch itself
-    return op.apply(value.contiguous(), sizes, starts, locations.contiguous(),
-                    weights.contiguous(), len(value))
+    return op.apply(value.contiguous(), torch.stack([height, width], dim=1), start.contiguous(),
+                    locations.contiguous(), weights.contiguous(), len(value))
 
 
-def _mmcv_op():
+@cache
+def mmcv_cuda_op() -> type[torch.autograd.Function] | None:
+    """mmcv's deformable attention; None unless it was compiled for CUDA.
+
+    Builds for the CPU alone and `lape_mm.mmcv_ext` have the function too, and answer 'not
+    available' here.
+    """
     try:
+        from mmcv.ops import get_compiling_cuda_version
         from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
     except (ImportError, OSError):  # no mmcv, mmcv without ops, or ops built for another torch
+        return None
+    if get_compiling_cuda_version() == 'not available':
         return None
     return MultiScaleDeformableAttnFunction
