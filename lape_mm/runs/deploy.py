@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from lape_mm.backbones import fold
@@ -19,6 +18,7 @@ from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.checkpoints.loader import install_safe_loader
 
 from .arguments import apply_trust
+from .checks.trial import build_model
 from .config import load_config, our_backbones
 from .errors import RunError
 from .loading import check_fits
@@ -38,8 +38,7 @@ def load_model(cfg: Config, checkpoint: str) -> nn.Module:
 def load_trained(cfg: Config, checkpoint: str) -> tuple[nn.Module, dict]:
     """`load_model`, and what else the checkpoint holds."""
     install_safe_loader()
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
+    model = build_model(cfg)
     content = check_fits(model, checkpoint)
     model.load_state_dict(unwrap(content))
     return model.eval(), content
