@@ -24,7 +24,7 @@ from mmengine.runner import Runner
 from quickstart import described
 
 from lape_mm.machine import versions
-from lape_mm.runs.checks.preflight import preflight
+from lape_mm.runs.checks.preflight import check_config, check_files
 from lape_mm.runs.config import load_config, settle_loaders
 from lape_mm.runs.errors import exit_status
 
@@ -104,7 +104,8 @@ def project(rates: dict[str, float], epochs: int, workers: int) -> tuple[float, 
 def run(args: argparse.Namespace) -> None:
     """Measures, prints and writes the record."""
     cfg = load_config(str(args.config), options=args.options)
-    preflight(cfg, 'train')
+    check_config(cfg, 'train')
+    check_files(cfg, 'train')
     init_default_scope('mmpretrain')
     import mmpretrain.datasets  # noqa: F401
     rates = measure(cfg, args)

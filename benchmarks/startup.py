@@ -1,59 +1,61 @@
 #!/usr/bin/env python
-"""Start-up: ``import lape_mm`` above its dependencies, and the time to the first iteration.
+"""Start-up: `--help` of every tool, and the first training iteration against its imports.
 
     python benchmarks/startup.py
 
-Each in fresh processes. The import is timed in one process after torch, timm and mmengine; the
-first iteration of a quick-start config is timed from the start of the process to its end, as
-``python tools/train.py`` would have it, with the data drawn before.
+Each in a process of its own, by the clock from the start of the process. The data of
+configs/quickstart/mask_rcnn.py are drawn before, by the warm-up. mmdet imports mmcv's operators,
+which `import lape_mm` provides where mmcv has none.
 """
+import os
 import subprocess
 import sys
+import time
 
 import measure
-from measure import ROOT, bar, summary
-from training_run import QUICKSTART, quickstart, training_run
+from measure import ROOT, bar, ratio, summary
+from training_run import quickstart, training_run
 
-IMPORT = '''
-import time
-start = time.perf_counter()
-import torch, timm, mmengine
-between = time.perf_counter()
-import lape_mm
-print(between - start, time.perf_counter() - between)
-'''
-BASE, OURS = 'torch, timm, mmengine', 'lape_mm above them'
+IMPORTS, FIRST = 'import torch, mmengine and mmdet', 'first iteration of quickstart/mask_rcnn.py'
+IMPORT = ('import lape_mm, torch, mmengine, mmdet.models, mmdet.datasets, time; '
+          'print(time.time())')
+HELP = {f'{path.name} --help': (str(path), '--help')
+        for path in sorted((ROOT / 'tools').glob('*.py'))}
+HELP['python -m lape_mm'] = '-m', 'lape_mm'
+HELP['python -m lape_mm train --help'] = '-m', 'lape_mm', 'train', '--help'
 
 
-def import_times() -> tuple[float, float]:
-    """Seconds that the dependencies take, and lape_mm after them."""
+def help_time(words: tuple[str, ...]) -> float:
+    """Seconds until a command has explained itself."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, text=True, capture_output=True)
+    seconds = time.perf_counter() - start
+    if 'usage: ' not in done.stdout + done.stderr:
+        raise RuntimeError(f'{words}: {done.stderr[-2000:]}')
+    return seconds
+
+
+def import_time(threads: int) -> float:
+    """Seconds from the start of a process to the end of its imports."""
+    start = time.time()
     done = subprocess.run([sys.executable, '-c', IMPORT], cwd=ROOT, text=True, check=True,
-                          capture_output=True)
-    before, ours = map(float, done.stdout.split()[-2:])
-    return before, ours
+                          capture_output=True, env={**os.environ, 'OMP_NUM_THREADS': str(threads)})
+    return float(done.stdout.split()[-1]) - start
 
 
 def main() -> int:
-    """Measures, prints and writes; 1 where the bar is missed."""
-    parser = measure.parser(__doc__, 'startup', rounds=5)
-    parser.add_argument('--tasks', nargs='*', choices=QUICKSTART, default=['deit', 'mask_rcnn'])
-    args = parser.parse_args()
-
-    found: dict[str, list[float]] = {BASE: [], OURS: []}
-
-    def imports() -> float:
-        before, ours = import_times()
-        found[OURS].append(ours)
-        return before
-
-    candidates = {BASE: imports}
-    for task in args.tasks:
-        candidates[f'first iteration of quickstart/{task}.py'] = lambda task=task: training_run(
-            quickstart(task), 1, args.threads)['first']
-    found.update(measure.interleave(candidates, args.rounds))
-    found[OURS] = found[OURS][-args.rounds:]  # without the warm-up, which reads the files
-    bars = [bar('import lape_mm above torch + timm + mmengine, s', summary(found[OURS]), .2)]
-    measure.ratio_table('start-up', found, [BASE], 's')
+    """Measures, prints and writes; 1 where a bar is missed."""
+    args = measure.parser(__doc__, 'startup', rounds=5).parse_args()
+    found = measure.interleave({
+        **{name: lambda words=words: help_time(words) for name, words in HELP.items()},
+        IMPORTS: lambda: import_time(args.threads),
+        FIRST: lambda: training_run(quickstart('mask_rcnn'), 1, args.threads)['first'],
+    }, args.rounds)
+    slowest = [max(times) for times in zip(*(found[name] for name in HELP))]
+    bars = [bar('the slowest `--help`, s', summary(slowest), 1.),
+            bar(f'{FIRST} / {IMPORTS}', ratio(found, FIRST, IMPORTS), 1.5)]
+    measure.print_table('start-up', ['', 's'], [
+        [name, measure.spread(summary(times))] for name, times in found.items()])
     measure.bar_table(bars)
     measure.write(args.out, dict(
         claim=__doc__.splitlines()[0], **{**measure.describe(args), 'threads': args.threads},

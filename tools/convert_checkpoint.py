@@ -9,30 +9,27 @@ Weights alone do not tell a model whose keys are those of another, such as defau
 import argparse
 import sys
 
+from lape_mm.runs import arguments
 from lape_mm.runs.errors import RunError, exit_status
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    from lape_mm.checkpoints.convert import TARGETS
-    from lape_mm.runs import arguments
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('source', metavar='IN', help='checkpoint of any layout known here, '
                         '.safetensors included')
     parser.add_argument('out', metavar='OUT', help='file to write; .safetensors by its name')
-    parser.add_argument('--to', required=True, metavar='|'.join(TARGETS),
-                        help='whose names to use')
+    parser.add_argument('--to', required=True, metavar='NAMES', help='whose names to use: lape_mm, '
+                        'timm, deit, lape, mmpretrain or vit_adapter')
     parser.add_argument('--force', action='store_true', help='overwrite OUT')
     arguments.add_trust(parser)
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
-    from lape_mm.checkpoints import CheckpointError
-    from lape_mm.checkpoints.convert import convert
-    from lape_mm.runs import arguments
-    args = parse_args(argv)
-
     def run() -> None:
+        args = parse_args(argv)
+        from lape_mm.checkpoints import CheckpointError
+        from lape_mm.checkpoints.convert import convert
         arguments.apply_trust(args)
         try:
             print(convert(args.source, args.out, args.to, force=args.force))

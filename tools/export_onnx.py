@@ -6,11 +6,11 @@
 import argparse
 import sys
 
+from lape_mm.runs import arguments
 from lape_mm.runs.errors import exit_status
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    from lape_mm.runs import arguments
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
@@ -26,8 +26,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     def run() -> None:
+        args = parse_args(argv)
         from lape_mm.runs.export import export
-        export(parse_args(argv))
+        export(args)
 
     return exit_status(run)
 

@@ -24,8 +24,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     def run() -> None:
+        args = parse_args(argv)
         from lape_mm.runs.gallery import gallery
-        gallery(parse_args(argv))
+        gallery(args)
 
     return exit_status(run)
 

@@ -6,11 +6,11 @@
 import argparse
 import sys
 
+from lape_mm.runs import arguments
 from lape_mm.runs.errors import exit_status
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    from lape_mm.runs import arguments
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
@@ -25,8 +25,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     def run() -> None:
+        args = parse_args(argv)
         from lape_mm.runs import session
-        session.test(parse_args(argv))
+        session.test(args)
 
     return exit_status(run)
 

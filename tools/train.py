@@ -6,11 +6,11 @@
 import argparse
 import sys
 
+from lape_mm.runs import arguments
 from lape_mm.runs.errors import exit_status
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    from lape_mm.runs import arguments
     parser = argparse.ArgumentParser(description='Train a model')
     parser.add_argument('config', help='config file')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
@@ -31,8 +31,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     def run() -> None:
+        args = parse_args(argv)
         from lape_mm.runs import session
-        session.train(parse_args(argv))
+        session.train(args)
 
     return exit_status(run)
 

@@ -187,18 +187,20 @@ def check_config(doctor: Doctor, path: str) -> None:
     if causes := sorted(doctor.broken & {'torch', 'timm', 'mmengine', 'lape_mm.backbones'}):
         doctor.say('note', f'{path}: not tried, since {", ".join(causes)} does not work')
         return
-    from lape_mm.runs.checks.preflight import preflight
+    from lape_mm.runs.checks.preflight import check_config as check_settings
+    from lape_mm.runs.checks.preflight import check_files
     from lape_mm.runs.config import load_config
     from lape_mm.runs.errors import RunError
     try:
         cfg = load_config(path)
+        check_settings(cfg, 'train')
         check_folder(doctor, cfg.work_dir, 'work_dir')
         scenes = cfg.get('scenes')
         if scenes and not os.path.isdir(scenes['root']):
             doctor.say('ok', f'{path}: its data is drawn into {scenes["root"]} when a run starts')
             check_folder(doctor, scenes['root'], 'data')
             return
-        preflight(cfg, 'train')
+        check_files(cfg, 'train')
         doctor.say('ok', f'{path}: data, classes and checkpoints are there')
     except RunError as error:
         for problem in error.problems:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import init_default_scope
 from torch import nn
 
 from lape_mm.analysis.received import find_encoder
@@ -20,6 +20,7 @@ from lape_mm.requirements import install_hint, missing
 
 from .arguments import apply_trust
 from .arguments import joining as read_joining
+from .checks.trial import build_model
 from .config import load_config, our_backbones
 from .errors import RunError
 from .images import find_images, load_images
@@ -53,11 +54,12 @@ def analyze(args: Namespace) -> None:
     # every mistake of a config before minutes of work
     cfgs = [load_config(config, options=args.cfg_options if config == args.config else None,
                         joining=joining) for config, joining, _ in wanted]
+    built = [build_model(cfg).eval() for cfg in cfgs]
     paths = find_images(args.images, args.num_images)
     models: dict[str, Analysis] = {}
     pictures: list = []
-    for cfg, (config, _, checkpoint) in zip(cfgs, wanted):
-        analysis, pictures = analyze_one(cfg, config, checkpoint, paths, args.img_size)
+    for cfg, model, (config, _, checkpoint) in zip(cfgs, built, wanted):
+        analysis, pictures = analyze_one(cfg, model, config, checkpoint, paths, args.img_size)
         models[new_label(label_of(cfg), models)] = analysis
     title = f'Position embedding in {Path(args.config).stem}'
     try:
@@ -69,11 +71,10 @@ def analyze(args: Namespace) -> None:
     print(f'report: {short(Path(args.out, "report.html"))}')
 
 
-def analyze_one(cfg: Config, config: str, checkpoint: str, paths: list[Path],
+def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, paths: list[Path],
                 img_size: list[int] | None) -> tuple[Analysis, list]:
     """One model's analysis, and the images as pictures."""
     init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model).eval()
     found = load_weights(model, checkpoint)
     backbone = next(node for _, node in our_backbones(cfg))
     try:

@@ -1,17 +1,16 @@
-"""The options that several tools share."""
+"""The options that several tools share. Parsing them imports neither torch nor mmengine."""
 import argparse
 import ast
 import os
 
-from mmengine.config import DictAction
-
 from .errors import RunError
 
 
-class OptionsAction(DictAction):
+class OptionsAction(argparse.Action):
     """mmengine's KEY=VALUE options, and dicts written as Python: KEY="{'a': 1}"."""
 
     def __call__(self, parser, namespace, values, option_string=None):
+        from mmengine.config import DictAction
         literals = {}
         for value in list(values):
             key, _, text = value.partition('=')
@@ -20,7 +19,7 @@ class OptionsAction(DictAction):
             if text.lstrip().startswith(('{', 'dict(')):
                 literals[key] = literal(text)
                 values.remove(value)
-        super().__call__(parser, namespace, values, option_string)
+        DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
         getattr(namespace, self.dest).update(literals)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from inspect import signature
 from pathlib import Path
 
-import torch
 from mmengine.config import Config, ConfigDict
 
 from lape_mm.position import build_joining
@@ -43,8 +42,6 @@ def load_config(path: str, *, options: Mapping | None = None,
     check_retired(cfg)
     if joining is not None:
         set_joining(cfg, joining)
-    for where, backbone in our_backbones(cfg):
-        check_backbone(backbone, where)
     check_scenes(cfg)
 
     scope = cfg.get('default_scope')
@@ -98,28 +95,9 @@ def check_retired(cfg: Config) -> None:
 def check_joining(joining: str | Mapping) -> None:
     """Raises RunError, with the allowed values, for a joining that no backbone would take."""
     try:
-        build_joining(joining, depth=1000)  # whether it fits the depth, `check_backbone` knows
+        build_joining(joining, depth=1000)  # whether it fits the depth, the model tells
     except (TypeError, ValueError) as error:
         raise RunError(f'--joining: {error}') from error
-
-
-def check_backbone(backbone: Mapping, where: str) -> None:
-    """Raises RunError for settings of a backbone of ours that it cannot be built with.
-
-    It is built without memory and without its weights.
-    """
-    settings = {key: value for key, value in backbone.items() if key != 'init_cfg'}
-    kind = settings.pop('type')
-    cls = MODELS.get(kind.removeprefix('lape_mm.')) if isinstance(kind, str) else kind
-    report = Report(Config())
-    check_call(report, where, cls, settings)
-    if report.found:
-        raise RunError(report.lines())
-    try:
-        with torch.device('meta'):
-            MODELS.build(dict(settings, type=cls))
-    except Exception as error:  # a value may fail anywhere in there
-        raise RunError(f'{where}: {error}') from error
 
 
 def check_scenes(cfg: Config) -> None:
@@ -136,7 +114,7 @@ def set_joining(cfg: Config, joining: str | Mapping) -> None:
     """Sets the joining of every backbone of ours, and nothing else.
 
     Whether there is a class token follows from the joining, unless ``class_token`` is set: then it
-    stays, and `check_backbone` refuses what contradicts it.
+    stays, and a joining that contradicts it is refused when the model is built.
 
     Raises:
         RunError: the config has no such backbone.

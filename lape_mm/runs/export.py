@@ -6,16 +6,16 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.registry import DATASETS
 from torch import Tensor, nn
 
-from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.export.onnx import BATCHES, NEEDED, OPSETS, ExportError, export_onnx
 from lape_mm.requirements import install_hint, missing
 
 from .arguments import apply_trust
+from .checks.trial import build_model
 from .config import load_config, our_backbones
 from .errors import RunError
 from .images import SUFFIXES, find_images, fit, turns_channels
@@ -45,18 +45,17 @@ def export(args: Namespace) -> None:
     if min(size) < 1:
         raise RunError(f'--img-size {size[0]} {size[1]}: expected at least one pixel')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
-    init_default_scope(cfg.default_scope)
     turned = turns_channels(cfg)
     images = (folder_images(args.images, size) if args.images else
               [image.flip(0) if turned else image for image in validation_images(cfg, size)])
     joinings = [backbone.get('joining', 'default') for _, backbone in our_backbones(cfg)]
+    model = load_model(cfg, args.checkpoint)
     try:
-        model = load_model(cfg, args.checkpoint)
         with working('exporting, and comparing with PyTorch'):
             difference = export_onnx(
                 model, images, args.out, opset=args.opset, turned=turned, notes={
                     'config': Path(args.config).name, 'joining': joinings[0] if joinings else None})
-    except (CheckpointError, ExportError) as error:
+    except ExportError as error:
         raise RunError(str(error)) from error
     print(f'{args.out}: opset {args.opset}, images of {size[0]} x {size[1]} pixels in batches of '
           f'any size; onnxruntime and PyTorch differ by {difference:.1e} of the output\'s scale '
@@ -70,7 +69,7 @@ def load_model(cfg: Config, checkpoint: str) -> nn.Module:
         RunError: the checkpoint cannot be read, or does not fit.
     """
     install_safe_loader()
-    model = MODELS.build(cfg.model)
+    model = build_model(cfg)
     model.load_state_dict(unwrap(check_fits(model, checkpoint)))
     return model.eval()
 

@@ -1,6 +1,7 @@
 """Training and testing, from the config to the closing lines, for any of the toolboxes."""
 from __future__ import annotations
 
+import gc
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from lape_mm.engine.stop import RunStopped
 
 from .amp import set_amp
 from .arguments import apply_trust
-from .checks.preflight import preflight
+from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders
 from .distributed import settle_distributed
 from .dump import dump_metric
@@ -143,11 +144,16 @@ def test(args: Namespace) -> None:
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:
-    """Draws the embedded data set if the config has one, checks what the run needs, builds it."""
+    """Checks what the run needs, draws the embedded data set if the config has one, builds it."""
     install_safe_loader()
-    draw_scenes(cfg)
     settle_loaders(cfg)
-    preflight(cfg, mode)
+    check_config(cfg, mode)
+    if not gc.get_freeze_count():  # once a process: what a run leaves behind is to be collected
+        # all is imported now: a full collection, such as mmengine's after reading a data set, would
+        # look through it again, in a third of a second
+        gc.freeze()
+    draw_scenes(cfg)
+    check_files(cfg, mode)
     settle_distributed(cfg)
     runner = Runner.from_cfg(cfg)
     guard_loading(runner)

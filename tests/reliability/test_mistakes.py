@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip('mmengine')
 
+from mmengine.registry import Registry  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs import session  # noqa: E402
@@ -51,6 +52,7 @@ BACKBONE = [
     (),
     ('deit', 'model.backbone.arch.embed_dim=-96', 'embed_dim=-96 at least 1'),
     ('deit', 'model.backbone.arch.depth=six', "depth='six' whole number"),
+    ('deit', 'model.backbone.arch.depth=1', 'depth'),
     ('deit', 'model.backbone.arch.mlp_ratio=0', 'mlp_ratio=0 number above 0'),
     ('deit', 'model.backbone.img_size=(64,64,64)', 'img_size=(64, 64, 64)'),
     ('deit', 'model.backbone.patch_size=-16', 'patch_size=-16 at least 1'),
@@ -280,10 +282,22 @@ def test_what_a_part_of_the_model_does_not_look_at_is_told(train, capsys):
     assert line.startswith('warning: model.train_cfg.rcnn.sampler: seed=3: RandomSampler')
 
 
+def test_a_mistake_ends_before_the_data_are_drawn(train, monkeypatch):
+    monkeypatch.setattr(session, 'draw_scenes', None)
+    assert train('deit', 'model.backbone.joining=lap') == 2
+
+
 @pytest.mark.parametrize('task', SCOPES)
-def test_without_a_mistake_the_run_is_built(task, train):
+def test_without_a_mistake_the_run_is_built(task, train, monkeypatch):
+    kinds, build = [], Registry.build
+
+    def count(self, cfg, *args, **kwargs):
+        kinds.append(str(cfg.get('type')))
+        return build(self, cfg, *args, **kwargs)
+    monkeypatch.setattr(Registry, 'build', count)
     with pytest.raises(Built):
         train(task)
+    assert sum(kind in ('lape_mm.DeiT', 'lape_mm.ViTAdapter') for kind in kinds) == 1, kinds
 
 
 def test_there_are_enough():

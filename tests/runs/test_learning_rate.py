@@ -83,7 +83,8 @@ def test_every_run_counts_them(monkeypatch, caplog):
         _train_dataloader=dict(batch_size=2), world_size=1, logger=logging.getLogger('rates'),
         param_schedulers=None, load_or_resume=None, register_hook=lambda hook: None)
     runner.scale_lr = partial(Runner.scale_lr, runner)
-    monkeypatch.setattr(session, 'preflight', lambda cfg, mode: None)
+    for check in ('check_config', 'check_files'):
+        monkeypatch.setattr(session, check, lambda cfg, mode: None)
     monkeypatch.setattr(session.Runner, 'from_cfg', lambda cfg: runner)
     optim_wrapper = wrapper(8)
     session.build_runner(Config(dict(launcher='none')), 'train').scale_lr(

@@ -11,6 +11,22 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / 'tools').glob('*.sh'))
 
 
+HELP = '''
+import contextlib, io, sys
+from lape_mm.__main__ import main
+for name, *argv in {calls!r}:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main([name, *argv])
+        except SystemExit:
+            pass
+    assert 'usage: ' in said.getvalue(), (name, said.getvalue())
+    heavy = {{'torch', 'timm', 'mmengine', 'mmcv', 'numpy'}} & sys.modules.keys()
+    assert not heavy, (name, heavy)
+'''
+
+
 @pytest.fixture
 def tool(monkeypatch):
     """Imports tools/NAME.py, whose folder is no package."""
@@ -22,6 +38,23 @@ def tool(monkeypatch):
     yield load
     for name in ('train', 'test', 'export_onnx', 'convert_checkpoint', 'analyze_position'):
         sys.modules.pop(name, None)
+
+
+def test_help_and_wrong_options_are_answered_at_once():
+    """Without the imports that take seconds."""
+    calls = [[path.stem, '--help'] for path in sorted((ROOT / 'tools').glob('*.py'))]
+    assert calls
+    subprocess.run([sys.executable, '-c', HELP.format(
+        calls=[[''], *calls, ['train', '--no-such-option'], ['train', 'c.py', '--amp', 'fp8']])],
+        cwd=ROOT, check=True)
+
+
+def test_help_names_the_code_bases(tool, capsys):
+    from lape_mm.checkpoints.convert import TARGETS
+    with pytest.raises(SystemExit):
+        tool('convert_checkpoint').parse_args(['--help'])
+    *first, last = TARGETS
+    assert f'{", ".join(first)} or {last}' in ' '.join(capsys.readouterr().out.split())
 
 
 def test_train_arguments(tool):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,10 +51,8 @@ class Source:
     folders: dict[str, str]
 
 
-def preflight(cfg: Config, mode: str) -> None:
-    """Checks a config before its run: names, then values, then data and files.
-
-    What does not keep it from starting is printed as a warning.
+def check_config(cfg: Config, mode: str) -> None:
+    """Checks a config's names, then its values; needs no data.
 
     Args:
         cfg: with all options merged.
@@ -63,9 +61,21 @@ def preflight(cfg: Config, mode: str) -> None:
     Raises:
         RunError: with all problems found, of the first of these kinds that has any.
     """
+    carry_out(cfg, check_settings, partial(check_contents, mode=mode))
+
+
+def check_files(cfg: Config, mode: str) -> None:
+    """Checks the data and checkpoints that a config names; see `check_config`."""
+    carry_out(cfg, partial(check_data, mode=mode))
+
+
+def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
+    """Raises RunError with the problems of the first check that finds any.
+
+    What does not keep a run from starting is printed as a warning.
+    """
     report = Report(cfg)
-    for check in (check_settings, partial(check_contents, mode=mode),
-                  partial(check_data, mode=mode)):
+    for check in checks:
         check(report)
         if report.found:
             raise RunError(report.lines())

@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 from mmengine import registry
+from mmengine.config import Config
 from mmengine.registry import Registry
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
 from ..config import walk
+from ..errors import RunError
 from .calls import check_names, resolve, unknown_type
+from .report import Report
 from .settings import Place, places
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -79,6 +82,20 @@ def check_builds(report) -> nn.Module | None:
                 try_place(report, place)
         try_optimizer(report)
         return try_model(report)
+
+
+def build_model(cfg: Config) -> nn.Module:
+    """The model of a config, with values as initialised.
+
+    Raises:
+        RunError: it cannot be built; says which part, why, and what is allowed.
+    """
+    report = Report(cfg)
+    registry.init_default_scope(cfg.default_scope)
+    model = trying(report, 'model', cfg.model, lambda: registry.MODELS.build(cfg.model))
+    if report.found:
+        raise RunError(report.lines())
+    return model
 
 
 def try_model(report) -> nn.Module | None:
@@ -195,9 +212,11 @@ def explain(report, where: str, node: Mapping, error: Exception) -> None:
                 report.add(f'{path}.{below}', unknown_type(kind, registry.MODELS, scope))
                 return
     line = text.splitlines()[0] if text else source_of(error)
+    if type(error) is not ValueError:  # whose text says what is wrong
+        line = f'{type(error).__name__}: {line}'
     numerals = [f'{key}={value!r}' for key, value in part.items()
                 if isinstance(value, str) and is_numeral(value)]
-    report.add(path, f'{type(error).__name__}: {line}' + (
+    report.add(path, line + (
         f'; a string in the place of a number: {", ".join(numerals)}' if numerals else ''))
 
 
@@ -216,13 +235,15 @@ def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple
         error: as it came through mmengine's registries.
         where: path of the outermost.
     """
-    kind, trace = None, error.__traceback__
+    built, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_name == 'build_from_cfg':
-            kind = trace.tb_frame.f_locals['cfg'].get('type', kind)
+            built = trace.tb_frame.f_locals['cfg']
         trace = trace.tb_next
     found = [(path, part) for path, part in parts.items()
-             if kind is not None and part.get('type') == kind]
+             if built is not None and part.get('type') == built.get('type')]
+    # of several with this type the one with these settings, unless its parent added some
+    found = [(path, part) for path, part in found if part == built][:1] or found
     return found[0] if len(found) == 1 else (where, parts[where])
 
 

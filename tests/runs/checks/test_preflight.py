@@ -12,7 +12,7 @@ from PIL import Image  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs.checks.coco import read_coco  # noqa: E402
-from lape_mm.runs.checks.preflight import check_data, preflight, sources  # noqa: E402
+from lape_mm.runs.checks.preflight import check_config, check_data, sources  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
 
@@ -353,11 +353,11 @@ def test_names_come_first_then_values_then_data(coco):
     cfg = detection(coco, heads=80)
     cfg.train_dataloader.dataset.metainf = {}
     with pytest.raises(RunError, match='metainfo') as error:
-        preflight(cfg, 'train')
+        check_config(cfg, 'train')
     assert len(error.value.problems) == 1
     del cfg.train_dataloader.dataset['metainf']
     with pytest.raises(RunError, match='val_cfg: is missing') as error:
-        preflight(cfg, 'train')
+        check_config(cfg, 'train')
     assert not any('80' in problem for problem in error.value.problems)
 
 

@@ -108,7 +108,7 @@ class TestTrial:
         assert self.lines(needs_values=True) == (None, [])
 
     def test_an_error_with_words(self):
-        assert self.lines(fail='too wide') == (None, ['model: ValueError: too wide'])
+        assert self.lines(fail='too wide') == (None, ['model: too wide'])
 
     def test_an_error_without_words_shows_its_line(self):
         _, (line,) = self.lines(fail='silently')
