@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,12 +9,12 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
+from lape_mm.position import PositionPlan
 from lape_mm.registry import MODELS
 
-from .checks import check_count
-from .encoder import init_linear, resolve_arch
+from .checks import check_count, resolve_arch
+from .encoder import init_linear
 from .layers import Attention, Block
 from .vit import VisionTransformer
 
@@ -49,9 +48,7 @@ class ImageToTokens(nn.Module):
         self.proj = nn.Conv2d(stem_channels, embed_dim, 4, stride=4)
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, C, ceil(H / 16), ceil(W / 16)), padding with zeros."""
-        height, width = img.shape[-2:]
-        img = F.pad(img, (0, -width % STRIDE, 0, -height % STRIDE))
+        """(B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
         return self.proj(self.backbone(img))
 
 
@@ -110,14 +107,20 @@ class LayerwiseAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, C) to (B, 1, C)."""
         x = x.roll(1, dims=1)  # the last one first: attention minds no order
-        x = x[:, :1] + self.attn(self.norm1(x), (1, x.shape[1]), keep=1)
+        x = x[:, :1] + self.attn(self.norm1(x), (1, x.shape[1]), num_queries=1)
         return x + self.feedforward(self.norm2(x))
 
 
 class StillStatistics:
-    """Within, BatchNorms leave their running statistics as they are. May be entered again."""
+    """Within, BatchNorms leave their running statistics as they are. May be entered again.
 
-    def __init__(self, module: nn.Module):
+    Args:
+        module: what holds them.
+        context: entered as well.
+    """
+
+    def __init__(self, module: nn.Module, context: Any):
+        self.context = context
         self.norms: list[Any] = [norm for norm in module.modules()
                                  if isinstance(norm, _BatchNorm)]
 
@@ -125,8 +128,10 @@ class StillStatistics:
         self.before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
         for norm in self.norms:
             norm.momentum = 0.
+        self.context.__enter__()
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *error) -> None:
+        self.context.__exit__(*error)
         for norm, (momentum, count) in zip(self.norms, self.before):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(count)
@@ -164,7 +169,7 @@ class CeiT(VisionTransformer):
                  in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str = 'learnable', class_token: bool | None = None,
                  drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, with_cp: bool = False, frozen: bool = False,
+                 norm_eps: float = 1e-6, with_cp: bool | str = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
@@ -180,20 +185,26 @@ class CeiT(VisionTransformer):
             qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps)
         self.freeze()
 
-    def run_segment(self, segment: Callable, layer: int, *args):
+    def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
         """As any `Encoder`'s; activations made twice count once in the running statistics."""
-        if self.with_cp and torch.is_grad_enabled():
-            contexts = nullcontext(), StillStatistics(self.blocks[layer])
-            return checkpoint(segment, layer, *args, use_reentrant=False,
-                              context_fn=lambda: contexts)
-        return segment(layer, *args)
+        make = super().checkpoint_contexts(segment)
+
+        def contexts() -> tuple:
+            forward, recomputation = make()
+            return forward, StillStatistics(segment, recomputation)
+        return contexts
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
         x, grid, plan = self.embed(img)
         noted = []
-        for layer in range(self.depth):
-            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        for layer, block in enumerate(self.blocks):
+            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
             noted.append(self.pool(x))
-        x = self.normed(self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0])
-        return (self.add_pooled(x if plan.final is None else x + self.pool(plan.final)),)
+        return (self.attend_layers(noted, plan),)
+
+    def attend_layers(self, noted: list[Tensor], plan: PositionPlan) -> Tensor:
+        """What was noted after each layer, (B, C) each, through LCA and the last LayerNorm."""
+        x = self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0]
+        return self.run_last_norm(
+            x, None if plan.post_norm is None else self.pool(plan.post_norm))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lape_mm.registry import MODELS
 
-from .checks import check_count
-from .encoder import init_linear, resolve_arch
+from .checks import check_count, resolve_arch
+from .encoder import init_linear
 from .vit import VisionTransformer
 
 ARCHS = {'7': dict(embed_dim=256, depth=7, num_heads=4)}
@@ -137,9 +137,8 @@ class TokensToToken(nn.Module):
         self.apply(init_linear)
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, C, ceil(H / 16), ceil(W / 16)), padding with zeros."""
-        height, width = img.shape[-2:]
-        x = F.pad(img, (0, -width % STRIDE, 0, -height % STRIDE))
+        """(B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
+        x = img
         for layer, (kernel, stride, padding) in ((self.attention1, (7, 4, 2)),
                                                  (self.attention2, (3, 2, 1)),
                                                  (self.project, (3, 2, 1))):
@@ -182,8 +181,8 @@ class T2TViT(VisionTransformer):
                  in_channels: int = 3, tokens: str = 'performer',
                  joining: str | Mapping = 'default', position: str = 'sincos_1d',
                  class_token: bool | None = None, drop_path_rate: float = 0.,
-                 interpolation: str = 'bicubic', norm_eps: float = 1e-5, with_cp: bool = False,
-                 frozen: bool = False, init_cfg: dict | None = None):
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-5,
+                 with_cp: bool | str = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
             sizes=sizes, img_size=img_size, stride=STRIDE,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lape_mm.position import position_table
-from lape_mm.position.relative import relative_index
+from lape_mm.position.embedding import relative_index
 
 from .files import CheckpointError, dataset_meta, read_checkpoint
 from .layouts import (
@@ -322,6 +322,7 @@ def _is_sinusoid(table: Tensor | None) -> bool:
     """Whether a table is the fixed 1-D sinusoid, which LaPE stores without a batch dimension."""
     if table is None or table.shape[-1] % 2:
         return False
-    fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2], prefix=0)
+    fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2],
+                           num_prefix_tokens=0)
     return torch.allclose(table.float(), fixed.detach(), atol=1e-3 if table.dtype != torch.float32
                           else 1e-5)

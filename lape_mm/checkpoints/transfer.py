@@ -147,10 +147,10 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
         if TABLE.fullmatch(name):
             slot = target.shape[2]
             if unused := not model.prefix_tokens():  # the slots are no weights of a ViT then
-                elements -= model.prefix * slot
+                elements -= model.num_prefix_tokens * slot
             if source is not None and source.ndim == 3 and source.shape[2] == slot:
                 source, slots = _fit_table(model, name, source, state, source_grid, report)
-                fresh = 0 if unused else max(0, model.prefix - slots) * slot
+                fresh = 0 if unused else max(0, model.num_prefix_tokens - slots) * slot
         if source is None:
             (report.missing if name in classifier else report.new)[name] = ''
         elif source.shape != target.shape:
@@ -204,15 +204,15 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     slots, grid = _read_table(model, name, table, state, source_grid)
     if grid != model.grid:
         report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
-    if slots > model.prefix:
-        report.unused[f'{name}[:, {model.prefix}:{slots}]'] = 'prefix slot'
-    elif slots < model.prefix:
-        report.new[f'{name}[:, {slots}:{model.prefix}]'] = 'prefix slot'
+    if slots > model.num_prefix_tokens:
+        report.unused[f'{name}[:, {model.num_prefix_tokens}:{slots}]'] = 'prefix slot'
+    elif slots < model.num_prefix_tokens:
+        report.new[f'{name}[:, {slots}:{model.num_prefix_tokens}]'] = 'prefix slot'
     own = getattr(model, name).detach().cpu()
     table = table.to(own.dtype)
-    patches = resize_table(table[:, slots:], old=grid, new=model.grid, prefix=0,
+    patches = resize_table(table[:, slots:], old=grid, new=model.grid, num_prefix_tokens=0,
                            mode=model.interpolation)
-    prefix = [table[:, :min(slots, model.prefix)], own[:, slots:model.prefix]]
+    prefix = [table[:, :min(slots, model.num_prefix_tokens)], own[:, slots:model.num_prefix_tokens]]
     return torch.cat([*prefix, patches], dim=1), slots
 
 
@@ -234,7 +234,7 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     slots = [sum(token in state for token in ('cls_token', 'dist_token'))]
     if 'level_embed' in state:
         if count == getattr(model, name).shape[1]:
-            return model.prefix, model.grid
+            return model.num_prefix_tokens, model.grid
         slots = [0, 1]  # a ViT-Adapter keeps the slot without the token
     readings = {(slot, grid) for slot in slots for grid in _grids(count - slot, model.grid)}
     if len(readings) != 1:

@@ -106,8 +106,7 @@ def deploy(args: Namespace) -> None:
 
 def moved_to_head(encoder: Encoder, folded: Encoder) -> bool:
     """Whether a classifier's bias holds what the folded backbone does not add any more."""
-    return encoder.last_pe_norm is not None and folded.pooled_final is None \
-        and 'final' not in folded.folded.names
+    return False
 
 
 @torch.no_grad()
