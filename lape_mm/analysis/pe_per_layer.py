@@ -69,8 +69,8 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
 
     Where PE comes by the residual stream alone (default, share, unshare, and layer 0 of PVG), the
     entry is PE by itself through the layer's own LayerNorm of the tokens, ``LN_l(pos)``: LaPE's
-    official script draws that. Under default it is so in every layer, since the residual stream carries PE
-    on.
+    official script draws that. Under default it is so in every layer, since the residual stream
+    carries PE on.
 
     Raises:
         ValueError: see `find_encoder`.

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from .deformable import DeformableAttention
 from .sampling import Shapes
@@ -50,29 +48,6 @@ def to_pyramid(maps: Sequence[Tensor]) -> Tensor:
     return torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
 
 
-def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
-    """``layers(x)``; without a gradient each BatchNorm is folded into its convolution.
-
-    The folded weights are made anew each time, which costs nothing beside the convolution, so
-    that none can be stale. Compilers and exporters get the layers as they are: they fuse
-    themselves, and cannot trace a parameter that is made on the way.
-    """
-    if (torch.is_grad_enabled() or layers.training or torch.compiler.is_compiling()
-            or torch.is_autocast_enabled(x.device.type)):
-        return layers(x)
-    rest = iter(layers)
-    for layer in rest:
-        if isinstance(layer, nn.Conv2d):
-            norm: Any = next(rest)
-            weight, bias = fuse_conv_bn_weights(
-                layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
-                norm.weight, norm.bias)
-            x = F.conv2d(x, weight, bias, layer.stride, layer.padding)
-        else:
-            x = layer(x)
-    return x
-
-
 class SpatialPriorModule(nn.Module):
     """The convolutional stem: an image to maps of strides 4, 8, 16 and 32.
 
@@ -98,10 +73,10 @@ class SpatialPriorModule(nn.Module):
         """(B, in_channels, H, W), padded to multiples of 32, to four maps (B, C, H/s, W/s)."""
         height, width = img.shape[-2:]
         img = F.pad(img, (0, -width % 32, 0, -height % 32)).contiguous(memory_format=LAYOUT)
-        c1 = run_convolutions(self.stem, img)
-        c2 = run_convolutions(self.conv2, c1)
-        c3 = run_convolutions(self.conv3, c2)
-        c4 = run_convolutions(self.conv4, c3)
+        c1 = self.stem(img)
+        c2 = self.conv2(c1)
+        c3 = self.conv3(c2)
+        c4 = self.conv4(c3)
         return self.fc1(c1), self.fc2(c2), self.fc3(c3), self.fc4(c4)
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from lape_mm.registry import MODELS
 
 from .checks import check_count, resolve_arch
 from .encoder import init_linear
-from .layers import Attention, Block
+from .layers import Block
 from .vit import VisionTransformer
 
 ARCHS = {
@@ -92,35 +93,21 @@ class LeFFBlock(Block):
         return self.leff(x, grid)
 
 
-class LayerwiseAttention(nn.Module):
-    """LCA: one pre-norm block over what the layers say, of which only the last one asks."""
+class LayerwiseAttention(Block):
+    """LCA: one `Block` over what the layers say, of which only the last one asks."""
 
-    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float, qkv_bias: bool,
-                 norm_eps: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias)
-        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.feedforward = Mlp(dim, int(dim * mlp_ratio))
-        self.apply(init_linear)
+    def make_feed_forward(self, dim: int, hidden: int) -> None:
+        self.feedforward = Mlp(dim, hidden)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, C) to (B, 1, C)."""
-        x = x.roll(1, dims=1)  # the last one first: attention minds no order
-        x = x[:, :1] + self.attn(self.norm1(x), (1, x.shape[1]), num_queries=1)
-        return x + self.feedforward(self.norm2(x))
+    def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, L, C) to (B, L, C)."""
+        return self.feedforward(x)
 
 
 class StillStatistics:
-    """Within, BatchNorms leave their running statistics as they are. May be entered again.
+    """Within, BatchNorms leave their running statistics as they are. May be entered again."""
 
-    Args:
-        module: what holds them.
-        context: entered as well.
-    """
-
-    def __init__(self, module: nn.Module, context: Any):
-        self.context = context
+    def __init__(self, module: nn.Module):
         self.norms: list[Any] = [norm for norm in module.modules()
                                  if isinstance(norm, _BatchNorm)]
 
@@ -128,10 +115,8 @@ class StillStatistics:
         self.before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
         for norm in self.norms:
             norm.momentum = 0.
-        self.context.__enter__()
 
-    def __exit__(self, *error) -> None:
-        self.context.__exit__(*error)
+    def __exit__(self, *_) -> None:
         for norm, (momentum, count) in zip(self.norms, self.before):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(count)
@@ -169,7 +154,7 @@ class CeiT(VisionTransformer):
                  in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str = 'learnable', class_token: bool | None = None,
                  drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, with_cp: bool | str = False, frozen: bool = False,
+                 norm_eps: float = 1e-6, with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
@@ -182,17 +167,12 @@ class CeiT(VisionTransformer):
         self.pos_layer_embed = nn.Parameter(torch.zeros(1, self.depth, self.embed_dim))
         self.lca = LayerwiseAttention(
             dim=self.embed_dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
-            qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps)
+            qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps).apply(init_linear)
         self.freeze()
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """As any `Encoder`'s; activations made twice count once in the running statistics."""
-        make = super().checkpoint_contexts(segment)
-
-        def contexts() -> tuple:
-            forward, recomputation = make()
-            return forward, StillStatistics(segment, recomputation)
-        return contexts
+        """What is computed twice counts once in the running statistics."""
+        return lambda: (nullcontext(), StillStatistics(segment))
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
@@ -205,6 +185,8 @@ class CeiT(VisionTransformer):
 
     def attend_layers(self, noted: list[Tensor], plan: PositionPlan) -> Tensor:
         """What was noted after each layer, (B, C) each, through LCA and the last LayerNorm."""
-        x = self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0]
+        # the last layer first: attention minds no order
+        x = (torch.stack(noted, dim=1) + self.pos_layer_embed).roll(1, dims=1)
+        x = self.lca(x, (1, len(noted)), num_queries=1)[:, 0]
         return self.run_last_norm(
             x, None if plan.post_norm is None else self.pool(plan.post_norm))

@@ -139,7 +139,7 @@ class CompactTransformer(VisionTransformer):
                  position: str = 'learnable', class_token: bool | None = None,
                  attn_drop_rate: float = .1, drop_path_rate: float = .1,
                  interpolation: str = 'bilinear', norm_eps: float = 1e-5,
-                 with_cp: bool | str = False, frozen: bool = False, init_cfg: dict | None = None):
+                 with_cp: bool = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         if sizes['pool'] not in POOLS:
             raise ValueError(f'arch: pool={sizes["pool"]!r}, expected one of {POOLS}')

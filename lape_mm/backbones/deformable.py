@@ -6,14 +6,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .sampling import Shapes, level_sizes, once_a_size, sample
+from .sampling import Shapes, level_sizes, sample
 
 
-@once_a_size
 def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
     """The centres of all cells of some maps, level by level and row by row.
-
-    Computed once for each size and device.
 
     Returns:
         (1, sum of h * w, 1, 2), float32: x and y as shares of the map's width and height.

@@ -3,18 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-    noop_context_fn,
-)
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from lape_mm.position import (
     JoiningProtocol,
@@ -28,15 +22,6 @@ from lape_mm.registry import WEIGHT_INITIALIZERS
 
 from .checks import check_positive, check_rate, image_sides
 from .layers import EncoderLayer
-
-CHECKPOINTING = (False, True, 'selective')
-COSTLY = ('mm', 'convolution', 'attention', 'embedding_bag')
-
-
-def keep_costly(context, operator, *args, **kwargs) -> CheckpointPolicy:
-    """For torch's selective checkpointing: keeps what matrix products and their like give."""
-    costly = any(part in operator.__name__ for part in COSTLY)
-    return CheckpointPolicy.MUST_SAVE if costly else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 class Encoder(nn.Module):
@@ -63,10 +48,9 @@ class Encoder(nn.Module):
         norm_eps: of every LayerNorm.
         last_norm: whether a LayerNorm follows the last layer; None where the joining needs it.
         drop_path_rate: rises linearly from 0 in the first layer to this in the last.
-        with_cp: gradient checkpointing, that is, what each layer (and each injector and extractor
-            of ViT-Adapter) computes again in the backward pass instead of keeping it: False for
-            nothing; 'selective' for all but the outputs of matrix products, convolutions and
-            attention, which takes little time; True for everything.
+        with_cp: gradient checkpointing: True for layers that keep nothing of what they compute but
+            do it again in the backward pass, and so for ViT-Adapter's injectors and extractors;
+            'adapter' (ViT-Adapter's alone) for the injectors and extractors only.
         frozen: the transformer takes no gradient and stays in evaluation mode.
         init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
             `lape_mm.checkpoints.load_backbone`.
@@ -82,6 +66,7 @@ class Encoder(nn.Module):
         folded: None, or the constants of a plan, see `lape_mm.backbones.fold`.
     """
 
+    checkpointing: tuple[bool | str, ...] = (False, True)
     arguments: dict[str, Any]
     joining: JoiningProtocol
     with_cp: bool | str
@@ -104,8 +89,8 @@ class Encoder(nn.Module):
         self.init_cfg = deepcopy(init_cfg)
         if interpolation not in RESIZE_MODES:
             raise ValueError(f'interpolation={interpolation!r}: expected one of {RESIZE_MODES}')
-        if with_cp not in CHECKPOINTING:
-            raise ValueError(f'with_cp={with_cp!r}: expected one of {CHECKPOINTING}')
+        if with_cp not in self.checkpointing:
+            raise ValueError(f'with_cp={with_cp!r}: expected one of {self.checkpointing}')
         check_rate('drop_path_rate', drop_path_rate)
         check_positive('norm_eps', norm_eps)
         self.in_channels, self.stride, self.pad_to = in_channels, stride, pad_to or stride
@@ -192,16 +177,15 @@ class Encoder(nn.Module):
                 for name in self.table_names]
 
     def maybe_checkpoint(self, segment: nn.Module, *args, **kwargs) -> Any:
-        """``segment(*args, **kwargs)``, recomputed in the backward pass as ``with_cp`` says."""
-        if not self.with_cp or not torch.is_grad_enabled():
+        """``segment(...)``, computed again in the backward pass where ``with_cp`` says so."""
+        spared = self.with_cp == 'adapter' and isinstance(segment, EncoderLayer)
+        if not self.with_cp or spared or not torch.is_grad_enabled():
             return segment(*args, **kwargs)
         return checkpoint(segment, *args, use_reentrant=False,
                           context_fn=self.checkpoint_contexts(segment), **kwargs)
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """What makes the contexts of the forward pass and of the recomputation."""
-        if self.with_cp == 'selective':
-            return partial(create_selective_checkpoint_contexts, keep_costly)
+        """What makes the contexts of the forward pass and of its repetition."""
         return noop_context_fn
 
     def run_last_norm(self, x: Tensor, post_norm: Tensor | None = None) -> Tensor:

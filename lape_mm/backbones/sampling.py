@@ -1,8 +1,6 @@
 """Sampling of maps for deformable attention: mmcv's op where it runs, pure PyTorch elsewhere."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, wraps
 from itertools import accumulate
 
 import torch
@@ -13,22 +11,8 @@ from torch.autograd.function import once_differentiable
 Shapes = tuple[tuple[int, int], ...]
 
 
-def once_a_size(function: Callable[[Shapes, torch.device], Tensor]) \
-        -> Callable[[Shapes, torch.device], Tensor]:
-    """Keeps what a function of some maps' sizes made, for each device."""
-    # what is kept has to do for training, whoever asks first
-    kept = lru_cache(maxsize=32)(torch.inference_mode(False)(function))
-
-    @wraps(function)
-    def call(shapes: Shapes, device: torch.device) -> Tensor:
-        # a compiler's or an exporter's stand-in for a tensor must not be kept
-        return (function if torch.compiler.is_compiling() else kept)(shapes, device)
-    return call
-
-
-@once_a_size
 def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
-    """(levels, 3), int64: width, height and first cell of each map, once a size and device."""
+    """(levels, 3), int64: width, height and first cell of each map."""
     starts = accumulate([0, *(height * width for height, width in shapes[:-1])])
     return torch.tensor([(width, height, start) for (height, width), start in zip(shapes, starts)],
                         device=device)
@@ -178,11 +162,6 @@ class SampleRows(torch.autograd.Function):
         return found.t().contiguous().view(shape)
 
 
-def sample_rows(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """As `sample_grid`, for the CPU, with less kept for the gradient."""
-    return SampleRows.apply(value, shapes, locations, weights)
-
-
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
     """Deformable attention's sampling by what is quickest: mmcv's CUDA op, rows, or the grid.
 
@@ -192,7 +171,7 @@ def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) ->
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
-        return sample_rows(value, shapes, locations, weights)
+        return SampleRows.apply(value, shapes, locations, weights)
     # nor does it know an empty batch
     usable = value.is_cuda and value.dtype == torch.float32 and len(value)
     op = _mmcv_op() if usable else None

@@ -74,7 +74,7 @@ class Swin(Encoder):
                  patch_size: int = 4, in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str | None = 'learnable', out_indices: Sequence[int] | None = None,
                  drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-5, with_cp: bool | str = False, frozen: bool = False,
+                 norm_eps: float = 1e-5, with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         sizes = check_stages(resolve_arch(arch, ARCHS, DETAILS, needed=NEEDED))
         depths = tuple(sizes['depths'])

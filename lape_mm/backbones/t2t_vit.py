@@ -182,7 +182,7 @@ class T2TViT(VisionTransformer):
                  joining: str | Mapping = 'default', position: str = 'sincos_1d',
                  class_token: bool | None = None, drop_path_rate: float = 0.,
                  interpolation: str = 'bicubic', norm_eps: float = 1e-5,
-                 with_cp: bool | str = False, frozen: bool = False, init_cfg: dict | None = None):
+                 with_cp: bool = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
             sizes=sizes, img_size=img_size, stride=STRIDE,

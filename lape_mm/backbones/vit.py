@@ -191,7 +191,7 @@ class DeiT(VisionTransformer):
                  position: str = 'learnable', class_token: bool | None = None,
                  distilled: bool = False, out_indices: Sequence[int] | None = None,
                  drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, with_cp: bool | str = False, frozen: bool = False,
+                 norm_eps: float = 1e-6, with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(

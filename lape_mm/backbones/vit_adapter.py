@@ -72,6 +72,7 @@ class ViTAdapter(VisionTransformer):
     """
 
     positions = KINDS
+    checkpointing = (False, 'adapter', True)
 
     def __init__(self, *, arch: str | Mapping = 'tiny', variant: str = 'detection',
                  img_size: int | Sequence[int] = 224, joining: str | Mapping = 'default',

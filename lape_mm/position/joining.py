@@ -62,8 +62,8 @@ Carry = Mapping[int, Callable[[Tensor], Tensor]]
 class JoiningProtocol(Protocol):
     """What an encoder asks of a joining.
 
-    A new kind of joining subclasses this: `class_token`, `num_tables` and `plan` are its own, and
-    the rest says that it has no norms, until it is overridden.
+    A new kind of joining subclasses this. It says `class_token`, `num_tables` and `plan`; the rest
+    stands for a joining without norms.
     """
 
     @property
@@ -155,19 +155,16 @@ class Joining(JoiningProtocol):
     norm: str = 'layer_norm'
 
     def __post_init__(self):
-        for name in ('add_to_input', 'hierarchical'):
+        for name, allowed in (('add_to_input', (True, False)), ('first_layer', (0, 1, None)),
+                              ('hierarchical', (True, False)), ('norm', tuple(NORMS))):
             value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ValueError(f'joining.{name}={value!r}: expected True or False')
-        if self.first_layer not in (0, 1, None) or isinstance(self.first_layer, bool):
-            raise ValueError(f'joining.first_layer={self.first_layer!r}: expected 0, 1 or None')
-        if self.last is not None and (isinstance(self.last, bool)
-                                      or not isinstance(self.last, int) or self.last < 0):
+            if not any(value == option and type(value) is type(option) for option in allowed):
+                *others, last = map(repr, allowed)
+                raise ValueError(f'joining.{name}={value!r}: expected {", ".join(others)} or '
+                                 f'{last}')
+        if self.last is not None and (type(self.last) is not int or self.last < 0):
             raise ValueError(f'joining.last={self.last!r}: expected None, 0 (the position '
                              'embedding itself) or the number of a layer')
-        if self.norm not in NORMS:
-            raise ValueError(f'joining.norm={self.norm!r}: expected one of '
-                             f'{", ".join(map(repr, NORMS))}')
         if not self.add_to_input and self.first_layer is None and self.last is None:
             raise ValueError(f'{self}: delivers the position embedding nowhere')
 

@@ -2,11 +2,10 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lape_mm.backbones import ViTAdapter
 from lape_mm.backbones.deformable import DeformableAttention
-from lape_mm.backbones.sampling import SampleRows, sample, sample_grid, sample_rows
+from lape_mm.backbones.sampling import SampleRows, sample, sample_grid
 from lape_mm.position import PRESETS
 
 TINY = dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8, deform_num_heads=4)
@@ -93,7 +92,7 @@ def test_gradient_checkpointing_changes_nothing():
     model = tiny(joining='mpvg', variant='segmentation').eval()
     for interaction in model.interactions:
         torch.nn.init.ones_(interaction.injector.gamma)
-    for with_cp in (False, 'selective', True):
+    for with_cp in (False, 'adapter', True):
         model.with_cp = with_cp
         model.zero_grad()
         sum(level.square().sum() for level in model(image)).backward()
@@ -155,7 +154,7 @@ def test_rows_and_grid_agree_in_values_and_gradients(shapes, batch, queries, hea
     inputs[1][0, 0, 0, 0] = torch.tensor([[.5, .5], [0., 1.], [-1e9, 2.], [1e6, .1]])
     before = [x.clone() for x in inputs]
     results = []
-    for way in (sample_grid, sample_rows):
+    for way in (sample_grid, SampleRows.apply):
         given = [x.clone().requires_grad_(place in wanted) for place, x in enumerate(inputs)]
         output = way(given[0], shapes, *given[1:])
         (output * torch.arange(output.numel()).sin().view_as(output)).sum().backward()
@@ -169,42 +168,21 @@ def test_a_location_that_is_not_a_number_shows():
     value, weights = torch.randn(1, 12, 1, 3), torch.full((1, 2, 1, 1, 2), .5)
     locations = torch.rand(1, 2, 1, 1, 2, 2)
     locations[0, 1, 0, 0, 0, 0] = float('nan')
-    output = sample_rows(value, ((3, 4),), locations, weights)
+    output = SampleRows.apply(value, ((3, 4),), locations, weights)
     assert output[0, 0].isfinite().all() and output[0, 1].isnan().all()
 
 
-def test_what_is_kept_for_a_size_does_for_training_whoever_asked_first():
-    model = tiny(joining='lape')
-    image = torch.randn(2, 3, 96, 32)
-    with torch.inference_mode():
-        model.eval()(image)
-    sum(level.sum() for level in model.train()(image)).backward()
-
-
-class Count(TorchDispatchMode):
-    """How often each operator runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen[func.__name__] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def test_selective_checkpointing_repeats_what_is_cheap():
-    model = tiny(joining='mpvg').train()
-    image, seen = torch.randn(1, 3, 64, 64), {}
-    for with_cp in (False, 'selective', True):
-        model.with_cp = with_cp
-        with Count() as count:
-            sum(level.square().sum() for level in model(image)).backward()
-        seen[with_cp] = count.seen
-    for operator in ('addmm.default', '_embedding_bag.default'):
-        assert seen['selective'][operator] == seen[False][operator] < seen[True][operator]
-    for operator in ('gelu.default', 'native_layer_norm.default'):
-        assert seen['selective'][operator] > seen[False][operator]
+@pytest.mark.parametrize('with_cp, layers, adapter', [(False, 1, 1), ('adapter', 1, 2),
+                                                      (True, 2, 2)])
+def test_what_is_computed_again_is_what_with_cp_says(with_cp, layers, adapter):
+    model, calls = tiny(joining='mpvg', with_cp=with_cp).train(), Counter()
+    for name, module in model.named_modules():
+        if name.endswith(('norm1', 'query_norm')) and '.' in name:
+            module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+    sum(level.square().sum() for level in model(torch.randn(1, 3, 64, 64))).backward()
+    assert {name: count for name, count in calls.items()} == {
+        name: adapter if 'query' in name else layers for name in calls}
+    assert len(calls) == 4 + 4 + 6
 
 
 def test_sampling_equals_mmcv():
@@ -261,6 +239,7 @@ def test_deformable_attention_starts_as_a_ring_of_points():
     (dict(arch=dict(TINY, depth=6)), ['depth=6', 'interaction_indexes']),
     (dict(arch=dict(TINY, deform_num_heads=5)), ['5', '24']),
     (dict(arch='huge'), ["'huge'", 'tiny']),
+    (dict(with_cp='all'), ["'all'", "'adapter'"]),
     (dict(joining='pvg', class_token=True), ["'pvg'"]),
     (dict(joining=dict(add_to_input=False, last=0), last_norm=False), ['nowhere']),
 ])

@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lape_mm.position import PRESETS, PositionPlan, Joining, build_joining
+from lape_mm.position import PRESETS, Joining, PositionPlan, build_joining
 
 DEPTH, DIM, TOKENS = 4, 8, 6
 
@@ -80,7 +80,8 @@ def test_table_6_rows_differ_as_named():
     pos = torch.randn(1, TOKENS, DIM)
     for settings, check in (
             (dict(first_layer=0, last=0), lambda plan: plan.pre_attn[0] is not None),
-            (dict(first_layer=1, last=0, add_to_input=False), lambda plan: plan.residual[0] is None)):
+            (dict(first_layer=1, last=0, add_to_input=False),
+             lambda plan: plan.residual[0] is None)):
         joining = Joining(**settings)
         assert check(joining.plan([pos], *norms_of(joining)))
     joining = Joining(first_layer=1, hierarchical=False, last=0)
