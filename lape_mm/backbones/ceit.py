@@ -140,14 +140,8 @@ class CeiT(VisionTransformer):
     Args:
         arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio,
             qkv_bias and stem_channels.
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for. The stem
-            pads images of any size to multiples of 16.
-        in_channels: of the image.
-        joining, position, class_token: see `lape_mm.backbones.DeiT`.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `lape_mm.backbones.DeiT`, with a stride of 16.
     """
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,

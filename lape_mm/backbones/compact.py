@@ -119,17 +119,11 @@ class CompactTransformer(VisionTransformer):
         arch: 'vit_lite_7_4', 'cvt_7_4', 'cct_7_3x1', or a dict of embed_dim, depth, num_heads and,
             if need be, mlp_ratio, qkv_bias, kernel_size and conv_layers (see `Tokenizer`) and pool
             ('class' or 'sequence').
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for.
-        in_channels: of the images.
-        joining: as of `DeiT`.
         position: 'learnable' (std 0.2 here), 'sincos_1d' (the official "sine") or 'sincos_2d'.
         class_token: None for what the papers use with the joining; False with sequence pooling.
         attn_drop_rate: of dropping an attention weight in training.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`; the
-            defaults are the official code's.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `lape_mm.backbones.DeiT`; the defaults are the official code's.
     """
 
     positions = KINDS

@@ -53,10 +53,8 @@ class Swin(Encoder):
     Args:
         arch: 'tiny', 'small', 'base', or a dict of embed_dim, depths, num_heads (a number a stage
             each) and, if need be, mlp_ratio, qkv_bias and window_size.
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for. A stage
-            whose map of such an image is smaller than the window has windows of the map's size.
-            Images of other sizes are taken as well.
-        patch_size, in_channels: of the patch embedding, which pads to whole patches.
+        img_size: see `lape_mm.backbones.DeiT`. A stage whose map of such an image is smaller than
+            the window has windows of the map's size.
         joining: 'default', 'share', 'lape', 'pvg', 'mpvg', or a dict of the settings of
             `lape_mm.position.Joining`.
         position: 'learnable', 'sincos_1d' or 'sincos_2d'; None for no table, as the official Swin
@@ -64,10 +62,8 @@ class Swin(Encoder):
         out_indices: None for the pooled vector; otherwise the stages, the last one among them,
             whose maps are returned. The others' maps go through a LayerNorm of their own,
             ``norm{stage}``, as in mmdet.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `DeiT`.
     """
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
@@ -88,7 +84,13 @@ class Swin(Encoder):
             position=position, drop_path_rate=drop_path_rate, interpolation=interpolation,
             norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.depths = depths
-        self.check_joining(joining)
+        if self.joining.num_tables(self.depth) > 1:
+            allowed = ', '.join(repr(name) for name in PRESETS if name != 'unshare')
+            raise ValueError(f"joining={joining!r}: a table a layer has one grid, but Swin's grid "
+                             f'shrinks; expected one of {allowed}, or a dict of settings')
+        if not self.table_names and self.joining != Joining():
+            raise ValueError(f'position=None leaves joining={joining!r} nothing to deliver: '
+                             f"expected joining='default', or a position of {KINDS}")
         norm = partial(nn.LayerNorm, eps=norm_eps)
         self.patch_embed = PatchEmbed(
             img_size=None, patch_size=patch_size, in_chans=in_channels, embed_dim=dims[0],
@@ -110,16 +112,6 @@ class Swin(Encoder):
         for stage in self.out_indices[:-1]:
             setattr(self, f'norm{stage}', norm(dims[stage]))
         self.freeze()
-
-    def check_joining(self, joining: str | Mapping) -> None:
-        """Raises ValueError for a joining that has no meaning here."""
-        if self.joining.num_tables(self.depth) > 1:
-            allowed = ', '.join(repr(name) for name in PRESETS if name != 'unshare')
-            raise ValueError(f"joining={joining!r}: a table a layer has one grid, but Swin's grid "
-                             f'shrinks; expected one of {allowed}, or a dict of settings')
-        if not self.table_names and self.joining != Joining():
-            raise ValueError(f'position=None leaves joining={joining!r} nothing to deliver: '
-                             f"expected joining='default', or a position of {KINDS}")
 
     def stage_layers(self) -> list[range]:
         """The layers l of each stage."""

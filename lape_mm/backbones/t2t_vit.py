@@ -165,16 +165,10 @@ class T2TViT(VisionTransformer):
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio, qkv_bias
             and token_dim, the width of the stem's layers.
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for. The stem
-            pads images of any size to multiples of 16.
-        in_channels: of the image.
         tokens: layers of the stem, 'performer' or 'transformer'.
-        joining, position, class_token: see `lape_mm.backbones.DeiT`; 'sincos_1d' is the official
-            position.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `lape_mm.backbones.DeiT`, with a stride of 16; 'sincos_1d' is the official
+    position.
     """
 
     def __init__(self, *, arch: str | Mapping = '7', img_size: int | Sequence[int] = 224,

@@ -55,20 +55,17 @@ class ViTAdapter(VisionTransformer):
         variant: 'detection' (14 x 14 windows in all layers but the last of each interaction, and
             one final ViT map that is added to all levels) or 'segmentation' (global attention,
             and the ViT map after each of four interactions added to its own level).
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for: those
-            of the ViT's pre-training.
-        joining, position, class_token: see `DeiT`; the class token is only a slot of the table.
+        img_size: see `DeiT`: of the images of the ViT's pre-training.
+        class_token: see `DeiT`; it is only a slot of the table.
         last_norm: see above.
         windows: window size in tokens of each layer, None for global attention; None for what
             the variant says.
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
         layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, ones at first.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
-        interpolation, norm_eps, with_cp, init_cfg: see `Encoder`.
         frozen: the ViT takes no gradient; the adapter does.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `DeiT`.
     """
 
     positions = KINDS
