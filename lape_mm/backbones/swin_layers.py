@@ -71,9 +71,9 @@ class SwinBlock(EncoderLayer):
                 pre_attn: Tensor | None = None) -> Tensor:
         """(B, H, W, C) and the layer's share of the plan, (1, H * W, C), to (B, H, W, C)."""
         if residual is not None:
-            x = x + residual.view(x.shape[1:])
+            x = x + residual.reshape(x.shape[1:])
         y = self.norm1(x)
-        y = self.attend(y if pre_attn is None else y + pre_attn.view(x.shape[1:]))
+        y = self.attend(y if pre_attn is None else y + pre_attn.reshape(x.shape[1:]))
         x = x + self.drop_path(y)
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
