@@ -32,7 +32,7 @@ def arrow(axis, start, end, color):
 def draw(axis, name):
     """One joining: tokens go up on the left, PE goes up on the right and crosses over."""
     joining = PRESETS[name]
-    norms, last = joining.norms(depth=DEPTH, dim=8, eps=1e-6)
+    *norms, last = (joining.pe_norm(layer, dim=8, eps=1e-6) for layer in (*range(DEPTH), None))
     plan = joining.plan([torch.randn(1, 4, 8)], norms, last)
     labels = ['layer 0', 'layer 1', '...', 'layer L-1']
     box(axis, 0, 0, 'patches' + (' + class token' if joining.class_token else ''), TOKENS,
@@ -43,11 +43,11 @@ def draw(axis, name):
     for layer, y in enumerate(heights):
         box(axis, 0, y, labels[layer], TOKENS)
         arrow(axis, below, (0, y), TOKENS)
-        if plan.stream[layer] is not None:
+        if plan.residual[layer] is not None:
             arrow(axis, (2.6, 0), (0, y - .6), PE)
             axis.text(0, y - .6, '+', ha='center', va='center', color=PE, fontsize=11,
                       bbox=dict(boxstyle='circle,pad=.1', facecolor='white', edgecolor=PE))
-        if plan.attention[layer] is not None:
+        if plan.pre_attn[layer] is not None:
             box(axis, 2.6, y, "LN'", PE)
             arrow(axis, previous, (2.6, y), PE)
             arrow(axis, (2.45, y), (.45, y), PE)
@@ -56,7 +56,7 @@ def draw(axis, name):
     top = heights[-1] + 1.2
     box(axis, 0, top, 'last LN', TOKENS)
     arrow(axis, below, (0, top), TOKENS)
-    if plan.final is not None:
+    if plan.post_norm is not None:
         box(axis, 2.6, top, "LN'(pos)", PE)
         arrow(axis, (2.2, top), (.4, top), PE)
     box(axis, 0, top + 1.2, 'class token' if joining.class_token else 'mean of tokens', TOKENS,

@@ -137,7 +137,7 @@ def test_the_hub_is_asked_for_what_is_no_folder(tmp_path, monkeypatch):
         asked.append((repo_id, filename, revision))
         return str(folder / filename)
 
-    for user in ('huggingface_hub.hub_mixin', 'lape_mm.backbones.hub'):
+    for user in ('huggingface_hub.hub_mixin', 'lape_mm.sharing'):
         monkeypatch.setattr(f'{user}.hf_hub_download', download)
     assert same(DeiT.from_pretrained('somebody/deit', revision='v1'), model)
     assert asked == [('somebody/deit', name, 'v1') for name in ('config.json', 'model.safetensors')]

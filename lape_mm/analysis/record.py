@@ -16,7 +16,7 @@ from lape_mm.backbones.encoder import Encoder
 
 from .attention import AttentionProbe, look, mean_distance
 from .measures import center, distances
-from .received import final_term, find_encoder, to_array
+from .pe_per_layer import find_encoder, post_norm, to_array
 
 Track = Callable[[list], Iterable]
 
@@ -26,10 +26,10 @@ class LastNorm:
     """What enters and leaves the last LayerNorm.
 
     Attributes:
-        before, after, with_position: (B, T, C): its input, its output, and that plus the final
-            term of PE where there is one (MPVG), else the output again. T tokens as in the last
+        before, after, with_position: (B, T, C): its input, its output, and that plus what
+            the plan adds to it (MPVG), else the output again. T tokens as in the last
             layer; 1 where it sees one vector an image (CeiT).
-        final: (T, C), the final term, or None.
+        post_norm: (T, C), what the plan adds, or None.
         gamma, beta: (C,), its scale and shift.
         grid: (h, w) of the patches among the tokens; None for one vector.
     """
@@ -37,7 +37,7 @@ class LastNorm:
     before: np.ndarray
     after: np.ndarray
     with_position: np.ndarray
-    final: np.ndarray | None
+    post_norm: np.ndarray | None
     gamma: np.ndarray
     beta: np.ndarray
     grid: tuple[int, int] | None
@@ -50,7 +50,7 @@ class Record:
     Attributes:
         tokens: (T, C) each, the tokens after the attention's pre-norm, without PE.
         grids: (h, w) in tokens.
-        prefix: number of prefix tokens P, T = P + h * w.
+        num_prefix_tokens: P, T = P + h * w.
         class_token: whether the first of them is a class token.
         last: None where no LayerNorm follows the last layer.
         attention_distance: (heads,) each, in pixels.
@@ -62,7 +62,7 @@ class Record:
 
     tokens: list[np.ndarray]
     grids: list[tuple[int, int]]
-    prefix: int
+    num_prefix_tokens: int
     class_token: bool
     last: LastNorm | None
     attention_distance: list[np.ndarray]
@@ -83,7 +83,7 @@ class Watch:
 
     def __init__(self, encoder: Encoder, pixels: tuple[int, int]):
         self.encoder, self.pixels = encoder, pixels
-        self.prefix = len(encoder.prefix_tokens())
+        self.num_prefix_tokens = len(encoder.prefix_tokens())
         self.layer: int | None = None
         # by layer, in order
         self.grids: dict[int, tuple[int, int]] = {}
@@ -113,12 +113,12 @@ class Watch:
     def entering(self, layer: int, module: nn.Module, args) -> None:
         self.layer = layer
         # Swin's tokens are a map, all others come with their grid
-        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[2]
+        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
         self.grids[layer] = height, width
 
     def leaving(self, layer: int, module: nn.Module, args, kwargs, output: Tensor) -> None:
-        if kwargs.get('keep') is not None:
-            self.before = module.forward(*args, **{**kwargs, 'keep': None})
+        if kwargs.get('num_queries') is not None:
+            self.before = module.forward(*args, **{**kwargs, 'num_queries': None})
         self.layer = None
 
     def normed(self, layer: int, module: nn.Module, args, output: Tensor) -> None:
@@ -134,7 +134,7 @@ class Watch:
         # a stem's, CeiT's attention over layers, or a last layer that will be run again
         if self.layer is None or weights.shape[2] != weights.shape[3]:
             return
-        layer, grid, prefix = self.layer, self.grids[self.layer], self.prefix
+        layer, grid, prefix = self.layer, self.grids[self.layer], self.num_prefix_tokens
         pitch = self.pixels[0] / grid[0], self.pixels[1] / grid[1]
         if self.attention(layer).window_size is not None:
             grid, prefix = to_2tuple(self.attention(layer).window_size), 0
@@ -159,7 +159,7 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
         track: yields the images while it shows how far it is.
 
     Raises:
-        ValueError: no images, images of several sizes, or see `received.find_encoder`.
+        ValueError: no images, images of several sizes, or see `pe_per_layer.find_encoder`.
     """
     encoder, seen = find_encoder(model), []
     images = list(images)
@@ -187,9 +187,9 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
         return [np.mean([to_array(getattr(watch, name)[layer]) for watch, _ in seen], axis=0)
                 for layer in range(encoder.depth)]
     return Record(
-        tokens=mean('tokens'), prefix=first.prefix,
+        tokens=mean('tokens'), num_prefix_tokens=first.num_prefix_tokens,
         grids=[first.grids[layer] for layer in range(encoder.depth)],
-        class_token=encoder.has_class_token and first.prefix > 0,
+        class_token=encoder.has_class_token and first.num_prefix_tokens > 0,
         last=last_norm(encoder, [watch for watch, _ in seen], encoder.grid_of(pixels)),
         attention_distance=mean('distance'), attention_maps=mean('maps'),
         feature_maps=[np.stack(levels) for levels in zip(*(maps for _, maps in seen))])
@@ -204,7 +204,7 @@ def last_norm(encoder: Encoder, watches: list[Watch], grid: tuple[int, int]) -> 
     tokens = before.ndim == 3
     if not tokens:
         before, after = before[:, None], after[:, None]
-    final = final_term(encoder, grid, pooled=not tokens)
-    return LastNorm(before, after, after if final is None else after + final, final,
+    added = post_norm(encoder, grid, pooled=not tokens)
+    return LastNorm(before, after, after if added is None else after + added, added,
                     to_array(encoder.norm.weight), to_array(encoder.norm.bias),
                     watches[0].grids[encoder.depth - 1] if tokens else None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .measures import center, correlation, cosine, norms, similarity
-from .received import Received
+from .pe_per_layer import LayerPE
 from .record import Record
 
 MOST_TOKENS = 1024  # a whole matrix of more patches is left out: 4096 of them take 130 MB a layer
@@ -33,7 +33,7 @@ class Section:
     title: str
     paper: str
     meaning: str
-    measure: Callable[[list[Received], Record], tuple[Arrays, Numbers]]
+    measure: Callable[[list[LayerPE], Record], tuple[Arrays, Numbers]]
     find: Callable[[Mapping[str, Numbers]], str] = lambda numbers: ''
 
 
@@ -53,13 +53,13 @@ def finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def measure_similarity(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_similarity(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``map{l}`` (h, w), ``matrix{l}`` (N, N), both -1..1."""
     arrays: Arrays = {}
     means: list[float | None] = []
-    for layer, entry in enumerate(received):
+    for layer, entry in enumerate(entries):
         patches, query = entry.patches, center(entry.grid)
-        if patches is None or entry.way == 'bias':
+        if patches is None or entry.way == 'attn_bias':
             means.append(None)
             continue
         if len(patches) <= MOST_TOKENS:
@@ -75,11 +75,11 @@ def measure_similarity(received: list[Received], record: Record) -> tuple[Arrays
     return arrays, {'mean similarity of two patches': means} if arrays else {}
 
 
-def measure_bias(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_bias(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``bias{l}`` (heads, h, w), of the patch in the middle to all patches, in logits."""
     arrays = {layer_name('bias', layer): entry.patches[:, center(entry.grid)].reshape(
-        -1, *entry.grid) for layer, entry in enumerate(received)
-        if entry.way == 'bias' and entry.patches is not None}
+        -1, *entry.grid) for layer, entry in enumerate(entries)
+        if entry.way == 'attn_bias' and entry.patches is not None}
     return arrays, {'standard deviation': [float(value.std()) for value in arrays.values()]} \
         if arrays else {}
 
@@ -91,43 +91,43 @@ def patches_of(values: np.ndarray, prefix: int) -> np.ndarray:
 
 def last_tokens(record: Record, name: str) -> np.ndarray:
     """An array of the last LayerNorm without prefix tokens, (B, N, C); final is (N, C)."""
-    prefix = record.prefix if record.last and record.last.grid else 0
+    prefix = record.num_prefix_tokens if record.last and record.last.grid else 0
     return patches_of(getattr(record.last, name), prefix)
 
 
-def measure_heatmaps(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``tokens{l}`` and ``pe{l}`` (N, C), ``last_{before,after,with_position,pe}`` (N, C)."""
     arrays: Arrays = {}
     pe_norms: list[float | None] = []
     token_norms: list[float | None] = []
-    for layer, (entry, tokens) in enumerate(zip(received, record.tokens)):
-        tokens = patches_of(tokens, record.prefix)
+    for layer, (entry, tokens) in enumerate(zip(entries, record.tokens)):
+        tokens = patches_of(tokens, record.num_prefix_tokens)
         arrays[layer_name('tokens', layer)] = tokens
         token_norms.append(float(norms(tokens).mean()))
-        patches = None if entry.way == 'bias' else entry.patches
+        patches = None if entry.way == 'attn_bias' else entry.patches
         pe_norms.append(None if patches is None else float(norms(patches).mean()))
         if patches is not None:
             arrays[layer_name('pe', layer)] = patches
     if record.last is not None:
         for name in ('before', 'after', 'with_position'):
             arrays[f'last_{name}'] = last_tokens(record, name).mean(axis=0)
-        if record.last.final is not None:
-            arrays['last_pe'] = last_tokens(record, 'final')
+        if record.last.post_norm is not None:
+            arrays['last_pe'] = last_tokens(record, 'post_norm')
     return arrays, {'mean norm of a token': token_norms, 'mean norm of its PE': pe_norms}
 
 
-def measure_correlation(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``correlation`` (L,), NaN where a layer receives nothing; ``last`` (), of the final term."""
-    values = [correlation(patches_of(tokens, record.prefix), entry.patches)
-              if entry.patches is not None and entry.way != 'bias' else float('nan')
-              for entry, tokens in zip(received, record.tokens)]
+    values = [correlation(patches_of(tokens, record.num_prefix_tokens), entry.patches)
+              if entry.patches is not None and entry.way != 'attn_bias' else float('nan')
+              for entry, tokens in zip(entries, record.tokens)]
     if not np.isfinite(values).any():
         return {}, {}
     arrays: Arrays = {'correlation': np.array(values)}
     numbers: Numbers = {'by layer': [*map(finite, values)]}
-    if record.last is not None and record.last.final is not None:
+    if record.last is not None and record.last.post_norm is not None:
         value = correlation(last_tokens(record, 'after').mean(axis=0),
-                            last_tokens(record, 'final'))
+                            last_tokens(record, 'post_norm'))
         arrays['last'], numbers['at the last LN'] = np.array(value), finite(value)
     return arrays, numbers
 
@@ -145,7 +145,7 @@ def find_correlation(numbers: Mapping[str, Numbers]) -> str:
     return '; '.join(found) + '.'
 
 
-def measure_last_norm(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``gamma``, ``beta`` (C,), and what is pooled ``before``, ``after``, ``with_position`` (C,).
 
     Pooled is the class token where there is one, else the mean of the patches, both averaged over
@@ -158,7 +158,7 @@ def measure_last_norm(received: list[Received], record: Record) -> tuple[Arrays,
     def pooled(name: str) -> np.ndarray:
         tokens = getattr(last, name).mean(axis=0)
         return tokens[0] if record.class_token and last.grid else \
-            patches_of(tokens, record.prefix if last.grid else 0).mean(axis=0)
+            patches_of(tokens, record.num_prefix_tokens if last.grid else 0).mean(axis=0)
     arrays = {'gamma': last.gamma, 'beta': last.beta,
               **{name: pooled(name) for name in ('before', 'after', 'with_position')}}
     return arrays, {
@@ -176,7 +176,7 @@ def find_last_norm(numbers: Mapping[str, Numbers]) -> str:
         f'{label} {numbers[label]["variance of beta"]:.2g}' for label in ranked) + '.'
 
 
-def measure_token_norms(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_token_norms(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``before``, ``after``, ``with_position`` (B, h, w)."""
     if record.last is None or record.last.grid is None:
         return {}, {}
@@ -189,7 +189,7 @@ def measure_token_norms(received: list[Received], record: Record) -> tuple[Array
                     'after': spread(arrays['with_position'])}
 
 
-def measure_distance(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_distance(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``distance{l}`` (heads,), in pixels."""
     arrays = {layer_name('distance', layer): value
               for layer, value in enumerate(record.attention_distance)}
@@ -197,7 +197,7 @@ def measure_distance(received: list[Received], record: Record) -> tuple[Arrays, 
                                                 for value in record.attention_distance]}
 
 
-def measure_attention(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_attention(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``attention{l}`` (heads, h, w), shares of one."""
     arrays = {layer_name('attention', layer): value
               for layer, value in enumerate(record.attention_maps)}
@@ -205,7 +205,7 @@ def measure_attention(received: list[Received], record: Record) -> tuple[Arrays,
                                                  for value in record.attention_maps]}
 
 
-def measure_features(received: list[Received], record: Record) -> tuple[Arrays, Numbers]:
+def measure_features(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``level{k}`` (B, h, w), L2 norms over the channels."""
     arrays = {layer_name('level', level): value
               for level, value in enumerate(record.feature_maps)}
@@ -252,7 +252,7 @@ SECTIONS = (
 )
 
 
-def measure(received: list[Received], record: Record) -> dict[str, tuple[Arrays, Numbers]]:
+def measure(entries: list[LayerPE], record: Record) -> dict[str, tuple[Arrays, Numbers]]:
     """The arrays and numbers of every section that has some, by its key."""
-    found = {section.key: section.measure(received, record) for section in SECTIONS}
+    found = {section.key: section.measure(entries, record) for section in SECTIONS}
     return {key: parts for key, parts in found.items() if parts[0]}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .figures import draw
 from .page import page
-from .received import find_encoder, received
+from .pe_per_layer import WAYS, find_encoder, pe_per_layer
 from .record import Track, record
 from .sections import SECTIONS, Arrays, Numbers, measure
 
@@ -47,7 +47,7 @@ def analyse(model: nn.Module, images: Sequence[Tensor], track: Track = iter,
     seen = record(model, images, track)
     height, width = images[0].shape[-2:]
     size = height, width
-    return Analysis(measure(received(model, size), seen),
+    return Analysis(measure(pe_per_layer(model, size), seen),
                     {**describe(model, size), 'images': str(len(images)), **settings})
 
 
@@ -55,13 +55,13 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
     """What of a model's settings its position embedding depends on."""
     encoder = find_encoder(model)
     grid = encoder.grid_of(size)
-    ways = {'attention': 0, 'stream': 0, 'bias': 0}
-    for entry in received(model, size):
+    ways = dict.fromkeys(WAYS, 0)
+    for entry in pe_per_layer(model, size):
         ways[entry.way] += entry.values is not None
     tables = ', '.join(encoder.table_names[:2]) + (', ...' if encoder.table_names[2:] else '')
     return {
         'backbone': type(encoder).__name__,
-        'layers that receive PE': ', '.join(f'{count} by the {way}' for way, count in
+        'layers that receive PE': ', '.join(f'{count} by {way}' for way, count in
                                             ways.items() if count) or 'none',
         'last LN receives PE': 'yes' if encoder.last_pe_norm is not None else 'no',
         'class token': 'yes' if encoder.has_class_token else 'no',

@@ -1,5 +1,4 @@
-"""The parts that ViT-Adapter (ICLR 2023) puts beside a plain ViT, and the block that it makes of
-the ViT's; keys as in its release.
+"""The parts that ViT-Adapter (ICLR 2023) puts beside a plain ViT; keys as in its release.
 
 A pyramid is the three maps of strides 8, 16 and 32 as one sequence, (B, h8 w8 + h16 w16 + h32 w32,
 C), finest first.
@@ -7,25 +6,20 @@ C), finest first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torch.utils.checkpoint import checkpoint
 
 from .deformable import DeformableAttention
-from .layers import Block, add, add_scaled
 from .sampling import Shapes
 
 # of all maps: what the CPU's convolutions and pooling are made for; at a batch of one tokens become
 # maps without a copy
 LAYOUT = torch.channels_last
-Result = TypeVar('Result', Tensor, tuple[Tensor, ...])
 
 
 class BatchNorm(nn.SyncBatchNorm):
@@ -41,35 +35,6 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
             nn.ReLU(inplace=True)]
 
 
-def recomputed(function: Callable[..., Result], *args: Tensor) -> Result:
-    """``function(*args)``; what is computed on the way is made again for the backward pass.
-
-    For what takes little time to make and much memory to keep. It is made again as far as the last
-    operation that keeps its input, which is not repeated: a matrix product at the end costs
-    nothing. torch.utils.checkpoint, with its rules: weights must not be exchanged before the
-    backward pass. Compilers decide for themselves what to keep.
-    """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return function(*args)
-    return checkpoint(function, *args, use_reentrant=False)
-
-
-class RecomputingMlp(Mlp):
-    """timm's MLP, Linear, GELU, Linear, whose GELU is made again for the backward pass."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:  # a frozen one keeps nothing
-            return super().forward(x)
-        return recomputed(lambda hidden: self.fc2(self.act(hidden)), self.fc1(x))
-
-
-class RecomputingBlock(Block):
-    """A `Block` for large images: it keeps less for the backward pass."""
-
-    def make_feed_forward(self, dim: int, hidden: int) -> None:
-        self.mlp = RecomputingMlp(dim, hidden)
-
-
 def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
     """(B, sum of h * w, C) to maps (B, C, h, w), in `LAYOUT`."""
     # unflattened first: strides of a batch of one, which can be anything, come out right so
@@ -81,29 +46,6 @@ def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
 def to_pyramid(maps: Sequence[Tensor]) -> Tensor:
     """Maps (B, C, h, w) to (B, sum of h * w, C)."""
     return torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
-
-
-def run_convolutions(layers: nn.Sequential, x: Tensor) -> Tensor:
-    """``layers(x)``; without a gradient each BatchNorm is folded into its convolution.
-
-    The folded weights are made anew each time, which costs nothing beside the convolution, so
-    that none can be stale. Compilers and exporters get the layers as they are: they fuse
-    themselves, and cannot trace a parameter that is made on the way.
-    """
-    if (torch.is_grad_enabled() or layers.training or torch.compiler.is_compiling()
-            or torch.is_autocast_enabled(x.device.type)):
-        return layers(x)
-    rest = iter(layers)
-    for layer in rest:
-        if isinstance(layer, nn.Conv2d):
-            norm: Any = next(rest)
-            weight, bias = fuse_conv_bn_weights(
-                layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
-                norm.weight, norm.bias)
-            x = F.conv2d(x, weight, bias, layer.stride, layer.padding)
-        else:
-            x = layer(x)
-    return x
 
 
 class SpatialPriorModule(nn.Module):
@@ -128,11 +70,13 @@ class SpatialPriorModule(nn.Module):
         self.fc4 = nn.Conv2d(4 * inplane, dim, 1)
 
     def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(B, in_channels, H, W), H and W multiples of 32, to four maps (B, C, H/s, W/s)."""
-        c1 = run_convolutions(self.stem, img.contiguous(memory_format=LAYOUT))
-        c2 = run_convolutions(self.conv2, c1)
-        c3 = run_convolutions(self.conv3, c2)
-        c4 = run_convolutions(self.conv4, c3)
+        """(B, in_channels, H, W), padded to multiples of 32, to four maps (B, C, H/s, W/s)."""
+        height, width = img.shape[-2:]
+        img = F.pad(img, (0, -width % 32, 0, -height % 32)).contiguous(memory_format=LAYOUT)
+        c1 = self.stem(img)
+        c2 = self.conv2(c1)
+        c3 = self.conv3(c2)
+        c4 = self.conv4(c3)
         return self.fc1(c1), self.fc2(c2), self.fc3(c3), self.fc4(c4)
 
 
@@ -171,9 +115,7 @@ class CrossAttention(nn.Module):
 
     def attend(self, x: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
         """What x, (B, Q, C), finds around its points in maps, (B, sum of h * w, C)."""
-        value = recomputed(lambda seen: self.attn.values(self.feat_norm(seen)), cells)
-        aims = recomputed(lambda seen: self.attn.offsets_and_logits(self.query_norm(seen)), x)
-        return self.attn(*aims, points, value, shapes)
+        return self.attn(self.query_norm(x), points, self.feat_norm(cells), shapes)
 
 
 class Injector(CrossAttention):
@@ -184,7 +126,8 @@ class Injector(CrossAttention):
         self.gamma = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, points: Tensor, pyramid: Tensor, shapes: Shapes) -> Tensor:
-        return add_scaled(x, self.gamma, self.attend(x, points, pyramid, shapes))
+        y = self.attend(x, points, pyramid, shapes)
+        return torch.addcmul(x, self.gamma, y.to(x.dtype))
 
 
 class Extractor(CrossAttention):
@@ -199,14 +142,12 @@ class Extractor(CrossAttention):
 
     def forward(self, pyramid: Tensor, points: Tensor, shapes: Shapes, x: Tensor,
                 grid: tuple[int, int]) -> Tensor:
-        y = self.attend(pyramid, points, x, (grid,))
-        pyramid = add(pyramid, y, self)
-        y = recomputed(lambda seen: self.ffn(self.ffn_norm(seen), shapes), pyramid)
-        return add(pyramid, self.drop_path(y), self)
+        pyramid = pyramid + self.attend(pyramid, points, x, (grid,))
+        return pyramid + self.drop_path(self.ffn(self.ffn_norm(pyramid), shapes))
 
 
 class Interaction(nn.Module):
-    """Injector, some layers of the ViT, extractor, and in the last one two extractors more."""
+    """What stands before and after some layers of the ViT; the last one has two extractors more."""
 
     def __init__(self, *, extra: bool, dim: int, norm_eps: float, ffn_ratio: float,
                  drop_path: float, **attention):
@@ -218,14 +159,10 @@ class Interaction(nn.Module):
         self.extra_extractors = nn.Sequential(
             *(Extractor(**extractor) for _ in range(2))) if extra else None
 
-    def forward(self, x: Tensor, pyramid: Tensor, layers: Callable[[Tensor], Tensor],
-                grid: tuple[int, int], grid_points: Tensor, shapes: Shapes,
-                shape_points: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T, C) and pyramid, to the same after the layers in between."""
-        x = layers(self.injector(x, grid_points, pyramid, shapes))
-        for extractor in (self.extractor, *(self.extra_extractors or ())):
-            pyramid = extractor(pyramid, shape_points, shapes, x, grid)
-        return x, pyramid
+    @property
+    def extractors(self) -> list[nn.Module]:
+        """All of them, in order."""
+        return [self.extractor, *(self.extra_extractors or ())]
 
 
 def init_adapter(module: nn.Module) -> None:

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
+from lape_mm.position import PositionPlan
 from lape_mm.registry import MODELS
 
-from .checks import check_count
-from .encoder import init_linear, resolve_arch
-from .layers import Attention, Block
+from .checks import check_count, resolve_arch
+from .encoder import init_linear
+from .layers import Block
 from .vit import VisionTransformer
 
 ARCHS = {
@@ -49,9 +49,7 @@ class ImageToTokens(nn.Module):
         self.proj = nn.Conv2d(stem_channels, embed_dim, 4, stride=4)
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, C, ceil(H / 16), ceil(W / 16)), padding with zeros."""
-        height, width = img.shape[-2:]
-        img = F.pad(img, (0, -width % STRIDE, 0, -height % STRIDE))
+        """(B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
         return self.proj(self.backbone(img))
 
 
@@ -95,23 +93,15 @@ class LeFFBlock(Block):
         return self.leff(x, grid)
 
 
-class LayerwiseAttention(nn.Module):
-    """LCA: one pre-norm block over what the layers say, of which only the last one asks."""
+class LayerwiseAttention(Block):
+    """LCA: one `Block` over what the layers say, of which only the last one asks."""
 
-    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float, qkv_bias: bool,
-                 norm_eps: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias)
-        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.feedforward = Mlp(dim, int(dim * mlp_ratio))
-        self.apply(init_linear)
+    def make_feed_forward(self, dim: int, hidden: int) -> None:
+        self.feedforward = Mlp(dim, hidden)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, C) to (B, 1, C)."""
-        x = x.roll(1, dims=1)  # the last one first: attention minds no order
-        x = x[:, :1] + self.attn(self.norm1(x), (1, x.shape[1]), keep=1)
-        return x + self.feedforward(self.norm2(x))
+    def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(B, L, C) to (B, L, C)."""
+        return self.feedforward(x)
 
 
 class StillStatistics:
@@ -150,14 +140,8 @@ class CeiT(VisionTransformer):
     Args:
         arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio,
             qkv_bias and stem_channels.
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for. The stem
-            pads images of any size to multiples of 16.
-        in_channels: of the image.
-        joining, position, class_token: see `lape_mm.backbones.DeiT`.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `lape_mm.backbones.DeiT`, with a stride of 16.
     """
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
@@ -177,23 +161,26 @@ class CeiT(VisionTransformer):
         self.pos_layer_embed = nn.Parameter(torch.zeros(1, self.depth, self.embed_dim))
         self.lca = LayerwiseAttention(
             dim=self.embed_dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
-            qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps)
+            qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps).apply(init_linear)
         self.freeze()
 
-    def run_segment(self, segment: Callable, layer: int, *args):
-        """As any `Encoder`'s; activations made twice count once in the running statistics."""
-        if self.with_cp and torch.is_grad_enabled():
-            contexts = nullcontext(), StillStatistics(self.blocks[layer])
-            return checkpoint(segment, layer, *args, use_reentrant=False,
-                              context_fn=lambda: contexts)
-        return segment(layer, *args)
+    def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
+        """What is computed twice counts once in the running statistics."""
+        return lambda: (nullcontext(), StillStatistics(segment))
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
         x, grid, plan = self.embed(img)
         noted = []
-        for layer in range(self.depth):
-            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        for layer, block in enumerate(self.blocks):
+            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
             noted.append(self.pool(x))
-        x = self.normed(self.lca(torch.stack(noted, dim=1) + self.pos_layer_embed)[:, 0])
-        return (self.add_pooled(x if plan.final is None else x + self.pool(plan.final)),)
+        return (self.attend_layers(noted, plan),)
+
+    def attend_layers(self, noted: list[Tensor], plan: PositionPlan) -> Tensor:
+        """What was noted after each layer, (B, C) each, through LCA and the last LayerNorm."""
+        # the last layer first: attention minds no order
+        x = (torch.stack(noted, dim=1) + self.pos_layer_embed).roll(1, dims=1)
+        x = self.lca(x, (1, len(noted)), num_queries=1)[:, 0]
+        return self.run_last_norm(
+            x, None if plan.post_norm is None else self.pool(plan.post_norm))

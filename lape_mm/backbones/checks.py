@@ -1,11 +1,10 @@
-"""What backbones ask of their arguments and images; each error names value and what is allowed."""
+"""What backbones ask of their arguments; each error names the value and what is allowed."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
 from timm.layers import to_2tuple
-from torch import Tensor
 
 
 def is_count(value, least: int = 1) -> bool:
@@ -63,18 +62,57 @@ def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
     return sides
 
 
-def check_images(images: Tensor, *, channels: int, patch: int) -> None:
-    """Raises ValueError unless a tensor is a batch of images that hold a patch each.
+def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
+                 needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
+    """A named or written-out architecture as a full dict.
 
     Args:
-        images: (B, channels, H, W), B may be 0.
-        channels: of each image.
-        patch: side of a patch, in pixels.
+        arch: a name of ``known``, or a dict of the sizes.
+        known: name -> sizes.
+        details: sizes that a dict may leave out, with their defaults.
+        needed: sizes that a dict must have.
+
+    Raises:
+        ValueError: names the unknown name or key, the missing key, what is no size, or heads that
+            do not divide C.
     """
-    if images.dim() != 4 or images.shape[1] != channels or not images.is_floating_point():
-        raise ValueError(f'got images of shape {tuple(images.shape)} and {images.dtype}, expected '
-                         f'(B, {channels}, H, W) of floating-point numbers')
-    height, width = images.shape[2:]
-    if height < patch or width < patch:
-        raise ValueError(f'got images of {height} x {width} pixels, expected at least '
-                         f'{patch} x {patch}, the size of a patch')
+    if not isinstance(arch, Mapping):
+        if not isinstance(arch, str) or arch not in known:
+            raise ValueError(f'arch={arch!r}: expected one of {sorted(known)} or a dict')
+        return {**details, **known[arch]}
+    unknown = sorted(set(arch) - set(needed) - set(details))
+    missing = [key for key in needed if key not in arch]
+    if unknown or missing:
+        what = (f'arch.{unknown[0]}={arch[unknown[0]]!r} is unknown' if unknown else
+                f'arch lacks {missing[0]!r}')
+        raise ValueError(f'{what}: expected a dict of {list(needed)} and, if need be, '
+                         f'{list(details)}')
+    stagewise = {'depths', 'num_heads'} if 'depths' in needed else set()
+    for key, value in arch.items():
+        for size in value if key in stagewise and isinstance(value, (list, tuple)) else [value]:
+            check_like(f'arch.{key}', size, details.get(key, 1))
+    heads = arch['num_heads'] if isinstance(arch['num_heads'], Sequence) else [arch['num_heads']]
+    for stage, count in enumerate(heads):
+        if (dim := arch['embed_dim'] * 2 ** stage) % count:
+            raise ValueError(f'arch: embed_dim={dim} does not divide by num_heads={count}')
+    return {**details, **arch}
+
+
+def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) \
+        -> tuple[int, ...]:
+    """Numbers of layers or stages, counted from 0; none for None.
+
+    Raises:
+        ValueError: unless they rise and end with the last one, without whose map parameters would
+            be left without a gradient.
+    """
+    if out_indices is None:
+        return ()
+    given = out_indices if isinstance(out_indices, Sequence) else ()
+    chosen = tuple(index + count if index < 0 else index
+                   for index in given if is_count(index, -count))
+    if len(chosen) < len(given) or chosen[-1:] != (count - 1,) \
+            or list(chosen) != sorted(set(chosen)):
+        raise ValueError(f'out_indices={out_indices!r}: expected rising {what} of '
+                         f'0..{count - 1} that end with the last one')
+    return chosen

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from lape_mm.position import KINDS
 from lape_mm.registry import MODELS
 
-from .checks import check_count, check_rate
-from .encoder import init_linear, resolve_arch
-from .layers import Attention
+from .checks import check_count, check_rate, resolve_arch
+from .encoder import init_linear
+from .layers import Attention, EncoderLayer
 from .vit import VisionTransformer
 
 SEVEN = dict(embed_dim=256, depth=7, num_heads=4)
@@ -52,31 +52,25 @@ class Tokenizer(nn.Module):
         if conv_layers:
             # CCT's rule: 3 x 3 keeps the size and 7 x 7 halves it, before the pooling does
             step = max(1, kernel_size // 2 - 1)
-            self.patch_size, self.stride = None, (2 * step) ** conv_layers
+            self.stride = (2 * step) ** conv_layers
             channels = [in_channels, *[HIDDEN_CHANNELS] * (conv_layers - 1), embed_dim]
             layers = [
                 [nn.Conv2d(*pair, kernel_size, step, kernel_size // 2, bias=False),
                  nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
                 for pair in zip(channels, channels[1:])]
         else:
-            self.patch_size = self.stride = kernel_size
+            self.stride = kernel_size
             layers = [[nn.Conv2d(in_channels, embed_dim, kernel_size, kernel_size)]]
         self.conv_layers = nn.Sequential(*(nn.Sequential(*layer) for layer in layers))
         for layer in self.conv_layers:
             nn.init.kaiming_normal_(next(layer.parameters()))
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride)).
-
-        Patches are padded with zeros at the bottom and right, as DeiT's here.
-        """
-        if self.patch_size:
-            height, width = img.shape[-2:]
-            img = F.pad(img, (0, -width % self.patch_size, 0, -height % self.patch_size))
+        """(B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride))."""
         return self.conv_layers(img)
 
 
-class CompactBlock(nn.Module):
+class CompactBlock(EncoderLayer):
     """The layer of Compact-Transformers, whose second norm replaces the stream.
 
     ``x <- x + MSA(LN(x) + pe)``, ``x <- LN(x)``, ``x <- x + MLP(x)``: no residual leads around the
@@ -98,15 +92,16 @@ class CompactBlock(nn.Module):
 
     @property
     def attention_norm(self) -> nn.LayerNorm:
-        """See `Block`."""
         return self.pre_norm
 
-    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
-                bias: Tensor | None = None, keep: int | None = None) -> Tensor:
-        """(B, T, C) and PE of (1, T, C) or None to (B, T, C), or ``keep`` tokens as `Block`."""
+    def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
+                pre_attn: Tensor | None = None, num_queries: int | None = None) -> Tensor:
+        """(B, T, C) and the layer's share of the plan to (B, T or num_queries, C), as `Block`."""
+        if residual is not None:
+            x = x + residual
         y = self.pre_norm(x)
-        y = self.self_attn(y if pe is None else y + pe, grid, bias, keep)
-        x = self.norm1((x if keep is None else x[:, :keep]) + self.drop_path(y))
+        y = self.self_attn(y if pre_attn is None else y + pre_attn, grid, None, num_queries)
+        x = self.norm1(x[:, :num_queries] + self.drop_path(y))
         return x + self.drop_path(self.linear2(F.gelu(self.linear1(x))))
 
 
@@ -124,17 +119,11 @@ class CompactTransformer(VisionTransformer):
         arch: 'vit_lite_7_4', 'cvt_7_4', 'cct_7_3x1', or a dict of embed_dim, depth, num_heads and,
             if need be, mlp_ratio, qkv_bias, kernel_size and conv_layers (see `Tokenizer`) and pool
             ('class' or 'sequence').
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for.
-        in_channels: of the images.
-        joining: as of `DeiT`.
         position: 'learnable' (std 0.2 here), 'sincos_1d' (the official "sine") or 'sincos_2d'.
         class_token: None for what the papers use with the joining; False with sequence pooling.
         attn_drop_rate: of dropping an attention weight in training.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`; the
-            defaults are the official code's.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `lape_mm.backbones.DeiT`; the defaults are the official code's.
     """
 
     positions = KINDS
@@ -143,8 +132,8 @@ class CompactTransformer(VisionTransformer):
                  in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str = 'learnable', class_token: bool | None = None,
                  attn_drop_rate: float = .1, drop_path_rate: float = .1,
-                 interpolation: str = 'bilinear', norm_eps: float = 1e-5, with_cp: bool = False,
-                 frozen: bool = False, init_cfg: dict | None = None):
+                 interpolation: str = 'bilinear', norm_eps: float = 1e-5,
+                 with_cp: bool = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         if sizes['pool'] not in POOLS:
             raise ValueError(f'arch: pool={sizes["pool"]!r}, expected one of {POOLS}')
@@ -157,6 +146,8 @@ class CompactTransformer(VisionTransformer):
                          kernel_size=sizes['kernel_size'], conv_layers=sizes['conv_layers'])
         super().__init__(
             sizes=sizes, img_size=img_size, stem=stem, stride=stem.stride,
+            # convolutions that overlap pad themselves
+            pad_to=1 if sizes['conv_layers'] else stem.stride,
             in_channels=in_channels, joining=joining, position=position, position_std=.2,
             class_token=False if sequence else class_token, block=CompactBlock,
             layers=[dict(attention=dict(drop=attn_drop_rate))] * sizes['depth'],
@@ -176,6 +167,3 @@ class CompactTransformer(VisionTransformer):
         if self.attention_pool is None:
             return super().pool(x)
         return (self.attention_pool(x).softmax(dim=1) * x).sum(dim=1)
-
-    def pool_final(self, final: Tensor) -> Tensor | None:
-        return super().pool_final(final) if self.attention_pool is None else None

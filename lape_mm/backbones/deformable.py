@@ -67,32 +67,20 @@ class DeformableAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             nn.init.zeros_(projection.bias)
 
-    def values(self, cells: Tensor) -> Tensor:
-        """Cells of maps, (B, sum of h * w, C) level by level, to (B, sum of h * w, heads, D)."""
-        return self.value_proj(cells).unflatten(2, (self.num_heads, -1))
-
-    def offsets_and_logits(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Where queries, (B, Q, C), look, and how much of it they take.
-
-        Returns:
-            offsets from the reference points in cells, (B, Q, heads * levels * points * 2), and
-            logits of the weights, (B, Q, heads * levels * points).
-        """
-        return self.sampling_offsets(query), self.attention_weights(query)
-
-    def forward(self, offsets: Tensor, logits: Tensor, points: Tensor, value: Tensor,
-                shapes: Shapes) -> Tensor:
+    def forward(self, query: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
         """Queries look at maps around their reference points.
 
         Args:
-            offsets, logits: of the queries, see `offsets_and_logits`.
+            query: (B, Q, C).
             points: (1, Q, 1, 2), see `reference_points`.
-            value: of the maps, see `values`.
+            cells: of the maps, (B, sum of h * w, C), level by level.
             shapes: (h, w) of each level.
 
         Returns:
             (B, Q, C).
         """
+        value = self.value_proj(cells).unflatten(2, (self.num_heads, -1))
+        offsets, logits = self.sampling_offsets(query), self.attention_weights(query)
         split = (self.num_heads, self.levels, self.points)
         exact = torch.promote_types(value.dtype, torch.float32)
         offsets, logits = offsets.to(exact), logits.to(exact)

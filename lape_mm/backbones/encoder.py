@@ -3,90 +3,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from lape_mm.position import Delivery, Joining, build_joining, position_table, resize_table
+from lape_mm.position import (
+    JoiningProtocol,
+    PositionPlan,
+    build_joining,
+    position_table,
+    resize_table,
+)
 from lape_mm.position.embedding import RESIZE_MODES
-from lape_mm.position.joining import EveryLayer
 from lape_mm.registry import WEIGHT_INITIALIZERS
+from lape_mm.sharing import HubBackbone
 
-from .checks import check_images, check_like, check_positive, check_rate, is_count
-from .hub import HubBackbone
-
-
-def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
-                 needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
-    """A named or written-out architecture as a full dict.
-
-    Args:
-        arch: a name of ``known``, or a dict of the sizes.
-        known: name -> sizes.
-        details: sizes that a dict may leave out, with their defaults.
-        needed: sizes that a dict must have.
-
-    Raises:
-        ValueError: names the unknown name or key, the missing key, what is no size, or heads that
-            do not divide C.
-    """
-    if not isinstance(arch, Mapping):
-        if not isinstance(arch, str) or arch not in known:
-            raise ValueError(f'arch={arch!r}: expected one of {sorted(known)} or a dict')
-        return {**details, **known[arch]}
-    unknown = sorted(set(arch) - set(needed) - set(details))
-    missing = [key for key in needed if key not in arch]
-    if unknown or missing:
-        what = (f'arch.{unknown[0]}={arch[unknown[0]]!r} is unknown' if unknown else
-                f'arch lacks {missing[0]!r}')
-        raise ValueError(f'{what}: expected a dict of {list(needed)} and, if need be, '
-                         f'{list(details)}')
-    stagewise = {'depths', 'num_heads'} if 'depths' in needed else set()
-    for key, value in arch.items():
-        for size in value if key in stagewise and isinstance(value, (list, tuple)) else [value]:
-            check_like(f'arch.{key}', size, details.get(key, 1))
-    heads = arch['num_heads'] if isinstance(arch['num_heads'], Sequence) else [arch['num_heads']]
-    for stage, count in enumerate(heads):
-        if (dim := arch['embed_dim'] * 2 ** stage) % count:
-            raise ValueError(f'arch: embed_dim={dim} does not divide by num_heads={count}')
-    return {**details, **arch}
-
-
-def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) \
-        -> tuple[int, ...]:
-    """Numbers of layers or stages, counted from 0; none for None.
-
-    Raises:
-        ValueError: unless they rise and end with the last one, without whose map parameters would
-            be left without a gradient.
-    """
-    if out_indices is None:
-        return ()
-    given = out_indices if isinstance(out_indices, Sequence) else ()
-    chosen = tuple(index + count if index < 0 else index
-                   for index in given if is_count(index, -count))
-    if len(chosen) < len(given) or chosen[-1:] != (count - 1,) \
-            or list(chosen) != sorted(set(chosen)):
-        raise ValueError(f'out_indices={out_indices!r}: expected rising {what} of '
-                         f'0..{count - 1} that end with the last one')
-    return chosen
+from .checks import check_positive, check_rate, image_sides
+from .layers import EncoderLayer
 
 
 class Encoder(HubBackbone):
     """Holds the PE tables and turns them into the plan that its layers carry out.
 
-    A subclass makes the layers, each of which registers its norm of PE as ``pe_norm``, and lists
-    them as `layers_in_order`.
+    A subclass makes the layers, each with the norm of PE that the joining gives it, and lists them
+    as `layers_in_order`.
 
     Of mmengine's BaseModule it has what the toolboxes ask a backbone for, ``init_cfg`` and
     `init_weights`; to import that class costs more than all of this package does.
 
     Args:
         in_channels: of the images.
-        patch: side, in pixels, of what becomes a token; no image may be smaller.
-        grid: (h, w) in tokens that the PE tables cover.
+        img_size: side or (h, w), in pixels, whose grid the PE tables cover. Other sizes are taken
+            as well: PE is resized to their grid.
+        stride: side, in pixels, of what becomes a token; no image may be smaller.
+        pad_to: images are padded to multiples of it; None for the stride.
         dims: channels of each layer, L entries.
         joining, class_token: see `lape_mm.position.build_joining`.
         position: a kind of PE table, see `lape_mm.position.position_table`; None for no table.
@@ -96,43 +49,56 @@ class Encoder(HubBackbone):
         norm_eps: of every LayerNorm.
         last_norm: whether a LayerNorm follows the last layer; None where the joining needs it.
         drop_path_rate: rises linearly from 0 in the first layer to this in the last.
-        with_cp: gradient checkpointing.
+        with_cp: gradient checkpointing: True for layers that keep nothing of what they compute but
+            do it again in the backward pass, and so for ViT-Adapter's injectors and extractors;
+            'adapter' (ViT-Adapter's alone) for the injectors and extractors only.
         frozen: the transformer takes no gradient and stays in evaluation mode.
         init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
             `lape_mm.checkpoints.load_backbone`.
+
+    Attributes:
+        joining: what the plan is made by.
+        grid: (h, w) in tokens that the tables cover.
+        num_prefix_tokens: prefix slots of the tables. ViT-Adapter keeps the class token's slot and
+            has no such token, see `prefix_tokens`.
+        table_names: parameters that hold the tables.
+        norm: the last LayerNorm, or None.
+        last_pe_norm: the norm of the plan's ``post_norm``, or None.
+        folded: None, or the constants of a plan, see `lape_mm.backbones.fold`.
     """
 
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Any:
-            """torch's says ``Tensor | Module``, which has the attributes of neither."""
+    checkpointing: tuple[bool | str, ...] = (False, True)
+    joining: JoiningProtocol
+    with_cp: bool | str
 
-    def __init__(self, *, in_channels: int, patch: int, grid: tuple[int, int], dims: Sequence[int],
-                 joining: str | Mapping | Joining | EveryLayer, class_token: bool | None = False,
+    def __init__(self, *, in_channels: int, img_size: int | Sequence[int], stride: int,
+                 dims: Sequence[int], joining: str | Mapping | JoiningProtocol,
+                 pad_to: int | None = None, class_token: bool | None = False,
                  position: str | None = 'learnable', more_tokens: int = 0,
                  position_std: float = .02, interpolation: str = 'bicubic',
                  norm_eps: float = 1e-6, last_norm: bool | None = True,
-                 drop_path_rate: float = 0., with_cp: bool = False, frozen: bool = False,
+                 drop_path_rate: float = 0., with_cp: bool | str = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         super().__init__()
         self.init_cfg = deepcopy(init_cfg)
         if interpolation not in RESIZE_MODES:
             raise ValueError(f'interpolation={interpolation!r}: expected one of {RESIZE_MODES}')
+        if with_cp not in self.checkpointing:
+            raise ValueError(f'with_cp={with_cp!r}: expected one of {self.checkpointing}')
         check_rate('drop_path_rate', drop_path_rate)
         check_positive('norm_eps', norm_eps)
-        self.in_channels, self.patch = in_channels, patch
-        self.depth, self.embed_dim, self.grid = len(dims), dims[0], grid
+        self.in_channels, self.stride, self.pad_to = in_channels, stride, pad_to or stride
+        self.depth, self.embed_dim = len(dims), dims[0]
+        height, width = image_sides(img_size, stride)
+        self.grid = -(-height // stride), -(-width // stride)
         self.joining, self.has_class_token = build_joining(joining, depth=self.depth,
                                                            class_token=class_token)
-        if last_norm is None:
-            last_norm = self.joining.last is not None
-        if not last_norm:
-            self.joining = self.joining.without_last()
         self.interpolation, self.with_cp, self.frozen = interpolation, with_cp, frozen
         self.drop_path_rates = [drop_path_rate * layer / max(self.depth - 1, 1)
                                 for layer in range(self.depth)]
-        self.prefix = int(self.has_class_token) + more_tokens  # slots of the tables
+        self.num_prefix_tokens = int(self.has_class_token) + more_tokens
 
-        count = self.joining.tables(self.depth) if position else 0
+        count = self.joining.num_tables(self.depth) if position else 0
         if count > 1 and position != 'learnable':
             raise ValueError(f'position={position!r}: a table for each layer (unshare) has to be '
                              "learned, expected 'learnable'")
@@ -140,78 +106,91 @@ class Encoder(HubBackbone):
                             [f'pos_embed{layer}' for layer in range(count)])
         for name in self.table_names:
             self.register_parameter(name, position_table(
-                position or '', grid=self.grid, dim=self.embed_dim, prefix=self.prefix,
-                std=position_std))
-        # for the layers to register, see above
-        self._pe_norms: list[nn.Module | None]
-        self.last_pe_norm: nn.Module | None
-        self._pe_norms, self.last_pe_norm = self.joining.norms(dims=dims, eps=norm_eps)
+                position or '', grid=self.grid, dim=self.embed_dim, std=position_std,
+                num_prefix_tokens=self.num_prefix_tokens))
+        self.last_pe_norm = self.joining.pe_norm(None, dim=dims[-1], eps=norm_eps)
+        if last_norm is None:
+            last_norm = self.last_pe_norm is not None
+        if not last_norm:
+            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if last_norm else None
-        # see lape_mm.backbones.folding
-        self.folded: Any = None
-        self.pooled_final: Tensor | None
-        self.register_buffer('pooled_final', None)
+        self.folded: nn.Module | None = None
 
-    def layers_in_order(self) -> Sequence[Any]:
-        """The L layers, each with its ``pe_norm``."""
+    def layers_in_order(self) -> Sequence[EncoderLayer]:
+        """The L layers."""
         raise NotImplementedError
+
+    def prefix_tokens(self) -> list[Tensor]:
+        """What stands before the patches, (1, 1, C) each; none by default."""
+        return []
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters of the transformer alone, as a classification model has it."""
         return self.named_parameters()
 
-    def tables(self, grid: tuple[int, int]) -> list[Tensor]:
-        """The PE tables over a grid of (h, w) tokens, (1, P + h * w, C) each."""
-        return [resize_table(getattr(self, name), old=self.grid, new=grid, prefix=self.prefix,
-                             mode=self.interpolation) for name in self.table_names]
-
-    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
+    def grid_of(self, img_size: Sequence[int]) -> tuple[int, int]:
         """The grid (h, w) of the first layer's tokens for an image of (h, w) pixels."""
-        raise NotImplementedError
+        height, width = (-(-(side + -side % self.pad_to) // self.stride) for side in img_size)
+        return height, width
 
-    def check_images(self, images: Tensor) -> None:
-        """Raises ValueError for what `forward` would not, or not rightly, encode."""
-        check_images(images, channels=self.in_channels, patch=self.patch)
+    def pad_image(self, images: Tensor) -> Tensor:
+        """Images, (B, in_channels, H, W), padded with zeros at the bottom and right.
 
-    def delivery(self, grid: tuple[int, int]) -> Delivery:
+        Raises:
+            ValueError: for what `forward` would not, or not rightly, encode.
+        """
+        if images.dim() != 4 or images.shape[1] != self.in_channels \
+                or not images.is_floating_point():
+            raise ValueError(f'got images of shape {tuple(images.shape)} and {images.dtype}, '
+                             f'expected (B, {self.in_channels}, H, W) of floating-point numbers')
+        height, width = images.shape[2:]
+        if height < self.stride or width < self.stride:
+            raise ValueError(f'got images of {height} x {width} pixels, expected at least '
+                             f'{self.stride} x {self.stride}, the size of a patch')
+        return F.pad(images, (0, -width % self.pad_to, 0, -height % self.pad_to))
+
+    def plan(self, grid: tuple[int, int]) -> PositionPlan:
         """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
 
         It is made anew in every forward, so that no change of a weight can leave it stale, unless
         the model is folded.
         """
-        return self.make_delivery(grid) if self.folded is None else self.folded(grid)
+        return self.make_plan(grid) if self.folded is None else self.folded(grid)
 
-    def make_delivery(self, grid: tuple[int, int]) -> Delivery:
-        """The plan from the weights, see `delivery`."""
+    def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
+        """The plan from the weights, see `plan`."""
         return self.joining.plan(self.tables(grid),
                                  [layer.pe_norm for layer in self.layers_in_order()],
                                  self.last_pe_norm)
 
-    def run_segment(self, segment: Callable, *args):
-        """``segment(*args)``; under ``with_cp`` its activations are not kept but made twice."""
-        if self.with_cp and torch.is_grad_enabled():
-            return checkpoint(segment, *args, use_reentrant=False)
-        return segment(*args)
+    def tables(self, grid: tuple[int, int]) -> list[Tensor]:
+        """The PE tables over the prefix tokens and a grid of (h, w) patches, (1, T, C) each."""
+        unused = self.num_prefix_tokens - len(self.prefix_tokens())
+        return [resize_table(getattr(self, name), old=self.grid, new=grid, mode=self.interpolation,
+                             num_prefix_tokens=self.num_prefix_tokens)[:, unused:]
+                for name in self.table_names]
 
-    def normed(self, x: Tensor) -> Tensor:
-        """(..., C) through the last LayerNorm, where there is one."""
-        return x if self.norm is None else self.norm(x)
+    def maybe_checkpoint(self, segment: nn.Module, *args, **kwargs) -> Any:
+        """``segment(...)``, computed again in the backward pass where ``with_cp`` says so."""
+        spared = self.with_cp == 'adapter' and isinstance(segment, EncoderLayer)
+        if not self.with_cp or spared or not torch.is_grad_enabled():
+            return segment(*args, **kwargs)
+        return checkpoint(segment, *args, use_reentrant=False,
+                          context_fn=self.checkpoint_contexts(segment), **kwargs)
 
-    def run_last_norm(self, x: Tensor, plan: Delivery) -> Tensor:
-        """(B, T, C) through the last LayerNorm and the plan's final term, where there are any."""
-        x = self.normed(x)
-        return x if plan.final is None else x + plan.final
+    def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
+        """What makes the contexts of the forward pass and of its repetition."""
+        return noop_context_fn
 
-    def forget_relative(self) -> None:
-        """Called by folding: drops the tables of a relative bias that the plan has delivered."""
+    def run_last_norm(self, x: Tensor, post_norm: Tensor | None = None) -> Tensor:
+        """(..., C) through the last LayerNorm, with what the plan adds after it."""
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if post_norm is None else x + post_norm
 
-    def pool_final(self, final: Tensor) -> Tensor | None:
-        """What the final term, (1, T, C), adds to a pooled vector, (1, C); None if that varies."""
-        return None
-
-    def add_pooled(self, x: Tensor) -> Tensor:
-        """(B, C) with the final term, where folding has pooled it."""
-        return x if self.pooled_final is None else x + self.pooled_final
+    def pool(self, x: Tensor) -> Tensor:
+        """(B, T, C) to (B, C): the mean of the patches."""
+        return x[:, self.num_prefix_tokens:].mean(dim=1)
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that take no weight decay beside biases and norms, as in DeiT."""

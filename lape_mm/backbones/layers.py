@@ -8,24 +8,37 @@ import torch.nn.functional as F
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
+from lape_mm.mmcv_ext import compiled
 
-def add(x: Tensor, y: Tensor, source: nn.Module) -> Tensor:
-    """``x + y``; into y where no gradient needs it and nobody watches its ``source``.
+COMPILED = compiled()
 
-    It spares new memory: at 1024 pixels a pyramid of ViT-Adapter takes 16 MB, and is added to
-    twelve times.
+
+def to_output(level: Tensor) -> Tensor:
+    """A map, (B, C, h, w), as it leaves a backbone, in any memory layout.
+
+    mmcv's compiled RoIAlign misreads channels-last maps without an error: it gets contiguous ones.
     """
-    if torch.is_grad_enabled() or x.dtype != y.dtype or torch.compiler.is_compiling() \
-            or any(module._forward_hooks for module in source.modules()):
-        return x + y
-    return y.add_(x)
+    return level.contiguous() if COMPILED else level
 
 
-def add_scaled(x: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """``x + scale * y``, in one pass where no gradient needs the product."""
-    if torch.is_grad_enabled() or x.dtype != y.dtype:
-        return x + scale * y
-    return torch.addcmul(x, scale, y)
+class EncoderLayer(nn.Module):
+    """What an encoder's layers have in common.
+
+    Its forward takes what `lape_mm.position.PositionPlan.layer` gives, and adds it.
+
+    Attributes:
+        pe_norm: the layer's own norm of PE, or None. It is registered here, because checkpoints
+            want it here; the joining applies it.
+        norm1: the attention's pre-norm, to whose output PE is added.
+    """
+
+    pe_norm: nn.Module | None
+    norm1: nn.LayerNorm
+
+    @property
+    def attention_norm(self) -> nn.LayerNorm:
+        """The attention's pre-norm, by whatever name checkpoints have it."""
+        return self.norm1
 
 
 class Attention(nn.Module):
@@ -42,7 +55,7 @@ class Attention(nn.Module):
         qkv_bias: whether ``qkv`` has a bias.
         window_size: side of the windows in tokens; None for global attention.
         drop: probability of dropping an attention weight in training.
-        bias_table, pe_norm: of a relative position bias, see `lape_mm.position.relative`. They
+        bias_table, pe_norm: of a relative position bias, see `lape_mm.position.embedding`. They
             are registered here, because checkpoints want them here; the plan reads them.
     """
 
@@ -56,46 +69,27 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, grid: tuple[int, int], bias: Tensor | None = None,
-                keep: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], attn_bias: Tensor | None = None,
+                num_queries: int | None = None) -> Tensor:
         """(B, T, C) to (B, T, C); with windows, T is exactly the grid's h * w.
 
-        ``bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
-        ``keep`` the first so many tokens alone attend, to all: (B, T, C) to (B, keep, C).
+        ``attn_bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
+        ``num_queries`` the first so many tokens alone attend, to all: (B, num_queries, C).
         """
-        if keep is not None and type(self.qkv) is not nn.Linear:  # quantised, LoRA and the like
-            q, k, v = self._split(self.qkv(x))
-            return self.proj(self._mix(q[:, :, :keep], k, v,
-                                       None if bias is None else bias[:, :, :keep]))
-        if keep is not None:
-            parts = (x.shape[2], 2 * x.shape[2])
-            weights, shifts = self.qkv.weight.split(parts), (None, None)
-            if self.qkv.bias is not None:
-                shifts = self.qkv.bias.split(parts)
-            q, = self._split(F.linear(x[:, :keep], weights[0], shifts[0]))
-            k, v = self._split(F.linear(x, weights[1], shifts[1]))
-            return self.proj(self._mix(q, k, v, None if bias is None else bias[:, :, :keep]))
         qkv = self.qkv(x)
-        mix = (self._attend(qkv, bias) if self.window_size is None else
+        mix = (self._attend(qkv, attn_bias, num_queries) if self.window_size is None else
                self._attend_windows(qkv, grid, self.window_size))
         return self.proj(mix)
 
-    def _attend(self, qkv: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _attend(self, qkv: Tensor, attn_bias: Tensor | None = None,
+                num_queries: int | None = None) -> Tensor:
         """(B, T, 3 C) to (B, T, C)."""
-        q, k, v = self._split(qkv)
-        return self._mix(q, k, v, bias)
-
-    def _split(self, rows: Tensor) -> Tensor:
-        """(B, T, n C) to (n, B, heads, T, C / heads)."""
-        width = self.proj.in_features
-        return rows.unflatten(2, (-1, self.num_heads, width // self.num_heads)) \
-            .permute(2, 0, 3, 1, 4)
-
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """Queries, keys and values (B, heads, T, C / heads) to (B, T of q, C)."""
-        mix = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=None if bias is None else bias.to(q.dtype),
-            dropout_p=self.drop if self.training else 0.)
+        width = qkv.shape[2] // (3 * self.num_heads)
+        q, k, v = qkv.unflatten(2, (3, self.num_heads, width)).permute(2, 0, 3, 1, 4)
+        if attn_bias is not None:
+            attn_bias = attn_bias[:, :, :num_queries].to(q.dtype)
+        mix = F.scaled_dot_product_attention(q[:, :, :num_queries], k, v, attn_mask=attn_bias,
+                                             dropout_p=self.drop if self.training else 0.)
         return mix.transpose(1, 2).flatten(2)
 
     def _attend_windows(self, qkv: Tensor, grid: tuple[int, int], side: int) -> Tensor:
@@ -111,18 +105,16 @@ class Attention(nn.Module):
         return mix[:, :height, :width].flatten(1, 2)
 
 
-class Block(nn.Module):
+class Block(EncoderLayer):
     """Pre-norm transformer block that takes the layer's share of the PE plan.
 
-    ``x + MSA(LN(x) + pe)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper). Its
-    own PE norm is registered here, as ``pe_norm``, because checkpoints want it here; the joining
-    applies it.
+    ``x + MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper).
 
     Args:
         dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
         drop_path: probability of dropping a residual branch, a sample at a time.
         layer_scale: adds ``gamma1`` and ``gamma2``, (C,) each and ones at first.
-        pe_norm: the LayerNorm of PE, or None where this layer receives none.
+        pe_norm: the joining's norm of PE for this layer, or None.
         attention: further arguments of `Attention`.
     """
 
@@ -140,21 +132,19 @@ class Block(nn.Module):
         self.gamma1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
         self.gamma2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        """The norm before the attention, to whose output PE is added."""
-        return self.norm1
+    def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
+                pre_attn: Tensor | None = None, attn_bias: Tensor | None = None,
+                num_queries: int | None = None) -> Tensor:
+        """(B, T, C) and the layer's share of the plan to (B, T, C).
 
-    def forward(self, x: Tensor, pe: Tensor | None, grid: tuple[int, int],
-                bias: Tensor | None = None, keep: int | None = None) -> Tensor:
-        """(B, T, C), PE of (1, T, C) or None, and a bias as `Attention` takes it, to (B, T, C).
-
-        With ``keep`` only the first so many tokens are computed, (B, keep, C).
+        With ``num_queries`` only the first so many tokens are computed, (B, num_queries, C).
         """
+        if residual is not None:
+            x = x + residual
         y = self.norm1(x)
-        y = self.attn(y if pe is None else add(pe, y, self.norm1), grid, bias, keep)
-        x = self.join(x if keep is None else x[:, :keep], y, self.gamma1)
-        return self.join(x, self.feed_forward(self.norm2(x), grid), self.gamma2)
+        y = self.attn(y if pre_attn is None else y + pre_attn, grid, attn_bias, num_queries)
+        x = self.add(x[:, :num_queries], y, self.gamma1)
+        return self.add(x, self.feed_forward(self.norm2(x), grid), self.gamma2)
 
     def make_feed_forward(self, dim: int, hidden: int) -> None:
         """Registers what `feed_forward` runs, under its checkpoints' name."""
@@ -164,9 +154,7 @@ class Block(nn.Module):
         """(B, T, C) to (B, T, C), position by position."""
         return self.mlp(x)
 
-    def join(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
+    def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
         """The stream, (B, T, C), with what a branch adds."""
-        if gamma is None:
-            return add(x, self.drop_path(branch), self)
-        return add_scaled(x, gamma, branch) if not self.training else \
-            x + self.drop_path(gamma * branch)
+        branch = self.drop_path(branch)
+        return x + branch if gamma is None else torch.addcmul(x, gamma, branch.to(x.dtype))

@@ -163,11 +163,6 @@ class SampleRows(torch.autograd.Function):
         return found.t().contiguous().view(shape)
 
 
-def sample_rows(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """As `sample_grid`, for the CPU, with less kept for the gradient."""
-    return SampleRows.apply(value, shapes, locations, weights)
-
-
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
     """Deformable attention's sampling by what is quickest: mmcv's CUDA op, rows, or the grid.
 
@@ -178,7 +173,7 @@ def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) ->
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
-        return sample_rows(value, shapes, locations, weights)
+        return SampleRows.apply(value, shapes, locations, weights)
     # mmcv's op takes no empty batch, and compilers cannot look into it
     usable = (value.is_cuda and value.dtype == torch.float32 and len(value)
               and not torch.compiler.is_compiling())

@@ -14,6 +14,8 @@ from timm.models.swin_transformer import (
 )
 from torch import Tensor, nn
 
+from .layers import EncoderLayer
+
 MASKED = -100.  # the official logit of pairs that are no neighbours; finite in half precision too
 
 
@@ -37,7 +39,7 @@ def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Te
     return x.new_zeros(apart.shape).masked_fill(apart, MASKED)
 
 
-class SwinBlock(nn.Module):
+class SwinBlock(EncoderLayer):
     """Swin's block, which takes the layer's share of the PE plan.
 
     ``x + (S)W-MSA(LN(x) + pe)``, then ``x + MLP(LN(x))``. PE is added to the map, before it is
@@ -51,7 +53,7 @@ class SwinBlock(nn.Module):
         window: (h, w) in tokens.
         shifted: whether the windows are shifted by half their size.
         drop_path: probability of dropping a residual branch, a sample at a time.
-        pe_norm: the LayerNorm of PE, or None where this layer receives none.
+        pe_norm: the joining's norm of PE for this layer, or None.
     """
 
     def __init__(self, *, dim: int, num_heads: int, window: tuple[int, int], shifted: bool,
@@ -65,15 +67,14 @@ class SwinBlock(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
 
-    @property
-    def attention_norm(self) -> nn.LayerNorm:
-        """See `lape_mm.backbones.layers.Block`."""
-        return self.norm1
-
-    def forward(self, x: Tensor, pe: Tensor | None) -> Tensor:
-        """(B, H, W, C) and PE of (1, H, W, C) or None, to (B, H, W, C)."""
+    def forward(self, x: Tensor, residual: Tensor | None = None,
+                pre_attn: Tensor | None = None) -> Tensor:
+        """(B, H, W, C) and the layer's share of the plan, (1, H * W, C), to (B, H, W, C)."""
+        if residual is not None:
+            x = x + residual.reshape(x.shape[1:])
         y = self.norm1(x)
-        x = x + self.drop_path(self.attend(y if pe is None else y + pe))
+        y = self.attend(y if pre_attn is None else y + pre_attn.reshape(x.shape[1:]))
+        x = x + self.drop_path(y)
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def attend(self, y: Tensor) -> Tensor:

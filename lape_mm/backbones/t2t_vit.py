@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lape_mm.registry import MODELS
 
-from .checks import check_count
-from .encoder import init_linear, resolve_arch
+from .checks import check_count, resolve_arch
+from .encoder import init_linear
 from .vit import VisionTransformer
 
 ARCHS = {'7': dict(embed_dim=256, depth=7, num_heads=4)}
@@ -137,9 +137,8 @@ class TokensToToken(nn.Module):
         self.apply(init_linear)
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, C, ceil(H / 16), ceil(W / 16)), padding with zeros."""
-        height, width = img.shape[-2:]
-        x = F.pad(img, (0, -width % STRIDE, 0, -height % STRIDE))
+        """(B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
+        x = img
         for layer, (kernel, stride, padding) in ((self.attention1, (7, 4, 2)),
                                                  (self.attention2, (3, 2, 1)),
                                                  (self.project, (3, 2, 1))):
@@ -166,24 +165,18 @@ class T2TViT(VisionTransformer):
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio, qkv_bias
             and token_dim, the width of the stem's layers.
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for. The stem
-            pads images of any size to multiples of 16.
-        in_channels: of the image.
         tokens: layers of the stem, 'performer' or 'transformer'.
-        joining, position, class_token: see `lape_mm.backbones.DeiT`; 'sincos_1d' is the official
-            position.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `lape_mm.backbones.DeiT`, with a stride of 16; 'sincos_1d' is the official
+    position.
     """
 
     def __init__(self, *, arch: str | Mapping = '7', img_size: int | Sequence[int] = 224,
                  in_channels: int = 3, tokens: str = 'performer',
                  joining: str | Mapping = 'default', position: str = 'sincos_1d',
                  class_token: bool | None = None, drop_path_rate: float = 0.,
-                 interpolation: str = 'bicubic', norm_eps: float = 1e-5, with_cp: bool = False,
-                 frozen: bool = False, init_cfg: dict | None = None):
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-5,
+                 with_cp: bool = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
             sizes=sizes, img_size=img_size, stride=STRIDE,

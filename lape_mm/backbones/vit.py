@@ -2,21 +2,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
-from lape_mm.position import KINDS, RELATIVE, Delivery
-from lape_mm.position.relative import relative_index, relative_norm, relative_plan, relative_table
+from lape_mm.position import KINDS, RELATIVE, PositionPlan
+from lape_mm.position.embedding import relative_index, relative_table
 from lape_mm.registry import MODELS
 
-from .checks import check_count, image_sides
-from .encoder import Encoder, check_out_indices, init_linear, resolve_arch
-from .layers import Block
+from .checks import check_count, check_out_indices, resolve_arch
+from .encoder import Encoder, init_linear
+from .layers import Block, EncoderLayer, to_output
 
 ARCHS = {
     'tiny': dict(embed_dim=192, depth=12, num_heads=3),
@@ -27,12 +25,11 @@ DETAILS = dict(mlp_ratio=4., qkv_bias=True)
 
 
 def patch_embed(*, patch_size: int, in_channels: int, embed_dim: int) -> PatchEmbed:
-    """timm's patch embedding, for images of any size: padded to whole patches."""
+    """timm's patch embedding, for images of any whole number of patches."""
     check_count('patch_size', patch_size)
     check_count('in_channels', in_channels)
     return PatchEmbed(img_size=None, patch_size=patch_size, in_chans=in_channels,
-                      embed_dim=embed_dim, flatten=False, strict_img_size=False,
-                      dynamic_img_pad=True)
+                      embed_dim=embed_dim, flatten=False)
 
 
 class VisionTransformer(Encoder):
@@ -40,11 +37,8 @@ class VisionTransformer(Encoder):
 
     Args:
         sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias.
-        img_size: side or (h, w), in pixels, whose grid the PE table covers. Other sizes are taken
-            as well: the stem pads them, and PE is resized to their grid.
-        stem: (B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride)).
-        stride: of the stem, in pixels; no image may be smaller.
-        position: a kind of table, or 'relative', see `lape_mm.position.relative`.
+        stem: (B, in_channels, H, W), padded, to (B, C, ceil(H / stride), ceil(W / stride)).
+        position: a kind of table, or 'relative', a bias of the attention's logits.
         distilled: adds a distillation token after the class token.
         block: class of the layers, which takes what `Block` takes.
         layers: further arguments of each layer, L entries.
@@ -58,40 +52,38 @@ class VisionTransformer(Encoder):
     """
 
     positions: tuple[str, ...] = (*KINDS, RELATIVE)
+    relative_index: Tensor | None
 
-    def __init__(self, *, sizes: Mapping, img_size: int | Sequence[int], stem: nn.Module,
-                 stride: int, joining: str | Mapping, class_token: bool | None, position: str,
-                 distilled: bool = False, block: type[nn.Module] = Block,
+    def __init__(self, *, sizes: Mapping, stem: nn.Module, joining: str | Mapping, position: str,
+                 distilled: bool = False, block: type[EncoderLayer] = Block,
                  layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
         if position not in self.positions:  # a table for none would be missed in the first forward
             raise ValueError(f'position={position!r}: expected one of '
                              f'{", ".join(map(repr, self.positions))}')
         dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
-        height, width = image_sides(img_size, stride)
-        grid = -(-height // stride), -(-width // stride)
-        if relative:
-            relative_norm(joining, grid)  # refuses what it does not know
-        super().__init__(
-            patch=stride, grid=grid, dims=[dim] * depth,
-            joining='default' if relative else joining, class_token=class_token,
-            position=None if relative else position, more_tokens=int(distilled),
-            norm_eps=norm_eps, **kwargs)
-        self.patch_embed, self.stride = stem, stride
+        super().__init__(dims=[dim] * depth, joining=joining, norm_eps=norm_eps,
+                         position=None if relative else position, more_tokens=int(distilled),
+                         **kwargs)
+        self.patch_embed = stem
         self.cls_token = self.new_token() if self.has_class_token else None
         self.dist_token = self.new_token() if distilled else None
-        self.relative_index: Tensor | None
-        self.register_buffer('relative_index', relative_index(grid) if relative else None,
+        self.register_buffer('relative_index', relative_index(self.grid) if relative else None,
                              persistent=False)
-        options = [dict(extra) for extra in layers or [{}] * depth]
-        for extra in options if relative else ():
-            extra['attention'] = dict(
-                extra.get('attention', {}), pe_norm=relative_norm(joining, grid),
-                bias_table=relative_table(grid, sizes['num_heads']))
-        self.blocks = nn.ModuleList(
-            block(dim=dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
-                  qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps, drop_path=drop_path,
-                  pe_norm=pe_norm, **extra)
-            for extra, drop_path, pe_norm in zip(options, self.drop_path_rates, self._pe_norms))
+        blocks = []
+        for layer, given in enumerate(layers or [{}] * depth):
+            options = dict(given)
+            if relative:
+                options['attention'] = dict(
+                    options.get('attention', {}),
+                    bias_table=relative_table(self.grid, sizes['num_heads']),
+                    pe_norm=self.joining.bias_norm(self.grid[0] * self.grid[1]))
+            else:
+                options['pe_norm'] = self.joining.pe_norm(layer, dim=dim, eps=norm_eps)
+            blocks.append(block(
+                dim=dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
+                qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps,
+                drop_path=self.drop_path_rates[layer], **options))
+        self.blocks = nn.ModuleList(blocks)
         self.blocks.apply(init_linear)
 
     def new_token(self) -> nn.Parameter:
@@ -99,47 +91,30 @@ class VisionTransformer(Encoder):
         return nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, 1, self.embed_dim), std=.02))
 
     def prefix_tokens(self) -> list[Tensor]:
-        """What stands before the patches, (1, 1, C) each."""
         return [token for token in (self.cls_token, self.dist_token) if token is not None]
 
-    def layers_in_order(self) -> Sequence[Any]:
-        return self.blocks  # type: ignore[return-value]  # a ModuleList is a sequence but in name
+    def layers_in_order(self) -> Sequence[EncoderLayer]:
+        return cast('Sequence[EncoderLayer]', self.blocks)
 
-    def tables(self, grid: tuple[int, int]) -> list[Tensor]:
-        unused = self.prefix - len(self.prefix_tokens())
-        return [table[:, unused:] for table in super().tables(grid)]
-
-    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
-        height, width = img_size
-        return -(-height // self.stride), -(-width // self.stride)
-
-    def make_delivery(self, grid: tuple[int, int]) -> Delivery:
+    def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
         if self.relative_index is None:
-            return super().make_delivery(grid)
+            return super().make_plan(grid)
         if tuple(grid) != self.grid:
             raise ValueError(f"position='relative' is made for {self.grid[0]} x {self.grid[1]} "
                              f'tokens, got {grid[0]} x {grid[1]}: set img_size')
-        attention = [block.attn for block in self.layers_in_order()]
-        return relative_plan([layer.relative_position_bias_table for layer in attention],
-                             [layer.pe_norm for layer in attention], self.relative_index,
-                             self.prefix)
+        layers = [block.attn for block in cast('Sequence[Block]', self.blocks)]
+        biases = [layer.relative_position_bias_table[self.relative_index].permute(2, 0, 1)[None]
+                  for layer in layers if layer.relative_position_bias_table is not None]
+        return self.joining.bias_plan(biases, [layer.pe_norm for layer in layers],
+                                      self.num_prefix_tokens)
 
-    def forget_relative(self) -> None:
-        if self.relative_index is not None:
-            self.relative_index = None
-            for block in self.layers_in_order():
-                attention = block.attn
-                attention.relative_position_bias_table = attention.pe_norm = None
-
-    def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], Delivery]:
+    def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], PositionPlan]:
         """(B, in_channels, H, W) to what enters the first layer.
 
         Returns:
-            tokens (B, T, C), with what the plan adds to the input; the grid of the patches among
-            them; the plan.
+            tokens (B, T, C); the grid of the patches among them; the plan.
         """
-        self.check_images(img)
-        patches = self.patch_embed(img)
+        patches = self.patch_embed(self.pad_image(img))
         # in the layout of tokens from here on: what adds to another layout keeps it, layer by layer
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if prefix := self.prefix_tokens():
@@ -147,46 +122,30 @@ class VisionTransformer(Encoder):
             batch = tokens.shape[0]
             tokens = torch.cat([*(token.expand(batch, -1, -1) for token in prefix), tokens], dim=1)
         height, width = patches.shape[-2:]
-        plan = self.delivery((height, width))
-        if plan.stream[0] is not None:
-            tokens = tokens + plan.stream[0]
-        return tokens, (height, width), plan
-
-    def run_layer(self, layer: int, x: Tensor, plan: Delivery, grid: tuple[int, int],
-                  **options) -> Tensor:
-        """(B, T, C) through one layer, with its ``options``, and what the plan delivers to it."""
-        if layer and (stream := plan.stream[layer]) is not None:
-            x = x + stream
-        bias = None if plan.bias is None else plan.bias[layer]
-        return self.blocks[layer](x, plan.attention[layer], grid, bias, **options)
+        return tokens, (height, width), self.plan((height, width))
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, T, C) to (B, C): the class token, or the mean of the patches."""
-        return x[:, self.prefix:].mean(dim=1) if self.cls_token is None else x[:, 0]
-
-    def pool_final(self, final: Tensor) -> Tensor | None:
-        return self.pool(final)
+        return super().pool(x) if self.cls_token is None else x[:, 0]
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
-        x, plan = self.encode(img)
-        return (self.add_pooled(self.pool(self.run_last_norm(x, plan))),)
+        return (self.pool(self.encode(img)),)
 
-    def encode(self, img: Tensor) -> tuple[Tensor, Delivery]:
-        """The tokens that `pool` asks for after the last layer, and the plan.
+    def encode(self, img: Tensor) -> Tensor:
+        """The tokens that `pool` asks for, after the last LayerNorm and what the plan adds to it.
 
         Where that is the class token alone, (B, P, C), the last layer computes no other. Otherwise
         (B, T, C).
         """
         x, grid, plan = self.embed(img)
-        for layer in range(self.depth - 1):
-            x = self.run_segment(self.run_layer, layer, x, plan, grid)
-        keep = self.prefix if self.cls_token is not None else None
-        last = partial(self.run_layer, keep=keep)
-        x = self.run_segment(last, self.depth - 1, x, plan, grid)
-        if keep is not None and plan.final is not None:
-            plan = replace(plan, final=plan.final[:, :keep])
-        return x, plan
+        *blocks, last = self.blocks
+        for layer, block in enumerate(blocks):
+            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
+        queries = None if self.cls_token is None else self.num_prefix_tokens
+        x = self.maybe_checkpoint(last, x, grid, num_queries=queries, **plan.layer(-1))
+        return self.run_last_norm(
+            x, None if plan.post_norm is None else plan.post_norm[:, :queries])
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         name = param_name.removeprefix(prefix)
@@ -245,10 +204,6 @@ class DeiT(VisionTransformer):
         self.freeze()
         self.out_indices = check_out_indices(out_indices, self.depth, 'layers')
 
-    def pool_final(self, final: Tensor) -> Tensor | None:
-        # maps and the distillation token take it position by position
-        return None if self.out_indices or self.dist_token is not None else self.pool(final)
-
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
 
@@ -256,19 +211,20 @@ class DeiT(VisionTransformer):
         each, as mmpretrain's DeiTClsHead takes them.
 
         With ``out_indices``: to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them;
-        the last layer's is taken after the last LayerNorm and PE's final term.
+        the last layer's is taken after the last LayerNorm and what PE adds to it.
         """
         if not self.out_indices:
-            x, plan = self.encode(img)
-            x = self.run_last_norm(x, plan)
-            pooled = self.add_pooled(self.pool(x))
-            return (pooled if self.dist_token is None else (pooled, x[:, self.prefix - 1]),)
+            x = self.encode(img)
+            pooled = self.pool(x)
+            return (pooled if self.dist_token is None else
+                    (pooled, x[:, self.num_prefix_tokens - 1]),)
         x, grid, plan = self.embed(img)
         maps = []
-        for layer in range(self.depth):
-            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        for layer, block in enumerate(self.blocks):
+            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
             if layer in self.out_indices[:-1]:
                 maps.append(x)
-        x = self.run_last_norm(x, plan)
-        return tuple(tokens[:, self.prefix:].transpose(1, 2).unflatten(2, grid).contiguous()
-                     for tokens in (*maps, x))
+        maps.append(self.run_last_norm(x, plan.post_norm))
+        return tuple(
+            to_output(tokens[:, self.num_prefix_tokens:].transpose(1, 2).unflatten(2, grid))
+            for tokens in maps)

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +15,17 @@ from lape_mm.registry import MODELS
 from .adapter_layers import (
     BatchNorm,
     Interaction,
-    RecomputingBlock,
     SpatialPriorModule,
     init_adapter,
     to_maps,
     to_pyramid,
 )
-from .checks import is_count
+from .checks import is_count, resolve_arch
 from .deformable import reference_points
-from .encoder import resolve_arch
-from .layers import add
+from .layers import to_output
 from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
 
-PATCH = 16
+PATCH, COARSEST = 16, 32
 VARIANTS = ('detection', 'segmentation')
 ADAPTER: dict[str, float] = dict(conv_inplane=64, deform_num_heads=6, deform_ratio=1.,
                                  deform_points=4, ffn_ratio=.25)
@@ -56,24 +56,21 @@ class ViTAdapter(VisionTransformer):
         variant: 'detection' (14 x 14 windows in all layers but the last of each interaction, and
             one final ViT map that is added to all levels) or 'segmentation' (global attention,
             and the ViT map after each of four interactions added to its own level).
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for: those
-            of the ViT's pre-training.
-        joining, position, class_token: see `DeiT`; the class token is only a slot of the table.
+        img_size: see `DeiT`: of the images of the ViT's pre-training.
+        class_token: see `DeiT`; it is only a slot of the table.
         last_norm: see above.
         windows: window size in tokens of each layer, None for global attention; None for what
             the variant says.
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
         layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, ones at first.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
-        interpolation, norm_eps, with_cp, init_cfg: see `Encoder`; ``with_cp`` goes
-            interaction by interaction.
         frozen: the ViT takes no gradient; the adapter does.
 
-    Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+    All else is as of `DeiT`.
     """
 
     positions = KINDS
+    checkpointing = (False, 'adapter', True)
 
     def __init__(self, *, arch: str | Mapping = 'tiny', variant: str = 'detection',
                  img_size: int | Sequence[int] = 224, joining: str | Mapping = 'default',
@@ -81,18 +78,18 @@ class ViTAdapter(VisionTransformer):
                  last_norm: bool | None = None, windows: Sequence[int | None] | None = None,
                  interaction_indexes: Sequence[Sequence[int]] | None = None,
                  layer_scale: bool = True, drop_path_rate: float = 0.,
-                 interpolation: str = 'bicubic', norm_eps: float = 1e-6, with_cp: bool = False,
-                 frozen: bool = False, init_cfg: dict | None = None):
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-6,
+                 with_cp: bool | str = False, frozen: bool = False, init_cfg: dict | None = None):
         if variant not in VARIANTS:
             raise ValueError(f'variant={variant!r}: expected one of {VARIANTS}')
         sizes = resolve_arch(arch, ADAPTER_ARCHS, {**DETAILS, **ADAPTER})
         dim, depth = sizes['embed_dim'], sizes['depth']
-        spans = check_interactions(interaction_indexes, depth)
-        if variant == 'segmentation' and len(spans) != 4:
-            raise ValueError(f'interaction_indexes={spans}: the segmentation variant needs four, '
+        indexes = check_interactions(interaction_indexes, depth)
+        if variant == 'segmentation' and len(indexes) != 4:
+            raise ValueError(f'interaction_indexes={indexes}: the segmentation variant needs four, '
                              'one for each level')
         if windows is None:
-            ends = {last for _, last in spans}
+            ends = {last for _, last in indexes}
             windows = [14 if variant == 'detection' and layer not in ends else None
                        for layer in range(depth)]
         elif not isinstance(windows, Sequence) or len(windows) != depth or not all(
@@ -100,75 +97,69 @@ class ViTAdapter(VisionTransformer):
             raise ValueError(f'windows={windows!r}: expected {depth} entries, one a layer: a side '
                              'in tokens, or None')
         super().__init__(
-            sizes=sizes, img_size=img_size, stride=PATCH,
+            sizes=sizes, img_size=img_size, stride=PATCH, pad_to=COARSEST,
             stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), in_channels=3,
-            joining=joining, class_token=class_token, position=position, block=RecomputingBlock,
+            joining=joining, class_token=class_token, position=position,
             layers=[dict(layer_scale=layer_scale, attention=dict(window_size=window))
                     for window in windows],
             last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,
             norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
         self.cls_token = None
         self.freeze()
-        self.variant, self.spans = variant, spans
+        self.variant, self.interaction_indexes = variant, indexes
 
         self.level_embed = nn.Parameter(torch.randn(3, dim))
         self.spm = SpatialPriorModule(inplane=sizes['conv_inplane'], dim=dim)
         self.interactions = nn.ModuleList(
-            Interaction(extra=span is spans[-1], dim=dim, norm_eps=norm_eps,
+            Interaction(extra=span is indexes[-1], dim=dim, norm_eps=norm_eps,
                         ffn_ratio=sizes['ffn_ratio'], drop_path=drop_path_rate,
                         num_heads=sizes['deform_num_heads'], points=sizes['deform_points'],
-                        ratio=sizes['deform_ratio']) for span in spans)
+                        ratio=sizes['deform_ratio']) for span in indexes)
         self.up = nn.ConvTranspose2d(dim, dim, 2, stride=2)
         for part in (self.up, self.spm, self.interactions):
             part.apply(init_adapter)
         for level in range(1, 5):
             setattr(self, f'norm{level}', BatchNorm(dim))
 
-    def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) of any size to four maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
 
         The image is padded to multiples of 32 (zeros, bottom and right), PE resized to the padded
         grid, and the maps are cropped back.
         """
-        self.check_images(img)
-        height, width = img.shape[-2:]
-        img = F.pad(img, (0, -width % 32, 0, -height % 32))
+        x, grid, plan = self.embed(img)
+        if plan.residual[0] is not None:  # the injector before layer 0 sees PE already
+            x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = to_pyramid([level + embed[:, None, None] for level, embed in
                               zip(pyramid, self.level_embed)])
-
-        x, grid, plan = self.embed(img)
-        places = (grid, reference_points((grid,), x.device),
-                  shapes, reference_points(shapes, x.device))
+        grid_points, pyramid_points = (reference_points(sizes, x.device)
+                                       for sizes in ((grid,), shapes))
         maps = []
-        for interaction, (first, last) in zip(self.interactions, self.spans):
-            def layers(x, layers=range(first, last + 1)):
-                for layer in layers:
-                    x = self.run_layer(layer, x, plan, grid)
-                return x
-            x, pyramid = self.run_segment(interaction, x, pyramid, layers, *places)
+        for interaction, (first, last) in zip(cast('Sequence[Interaction]', self.interactions),
+                                              self.interaction_indexes):
+            x = self.maybe_checkpoint(interaction.injector, x, grid_points, pyramid, shapes)
+            for layer in range(first, last + 1):
+                x = self.maybe_checkpoint(self.blocks[layer], x, grid, **plan.layer(layer))
+            for extractor in interaction.extractors:
+                pyramid = self.maybe_checkpoint(extractor, pyramid, pyramid_points, shapes, x, grid)
             maps.append(x)
-        maps[-1] = self.run_last_norm(x, plan)
+        maps[-1] = self.run_last_norm(x, plan.post_norm)
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
-        c2, c3, c4 = to_maps(pyramid, shapes)
-        levels = []
-        for level, x in zip((add(c1, self.up(c2), self), c2, c3, c4), maps * (4 // len(maps))):
-            if level.shape[2:] != grid:
-                x = F.interpolate(x, size=level.shape[-2:], mode='bilinear', align_corners=False)
-            levels.append(add(x, level, self))
-        norms = (self.norm1, self.norm2, self.norm3, self.norm4)
-        # contiguous, since mmcv's RoIAlign misreads channels-last maps without an error
-        return tuple(norm(level)[..., :-(-height // stride), :-(-width // stride)].contiguous()
-                     for norm, level, stride in zip(norms, levels, (4, 8, 16, 32)))
-
-    def grid_of(self, img_size: tuple[int, int]) -> tuple[int, int]:
-        height, width = img_size
-        return -(-height // 32) * 2, -(-width // 32) * 2
-
-    def pool_final(self, final: Tensor) -> Tensor | None:
-        """None: there are maps alone."""
+        levels = [c1, *to_maps(pyramid, shapes)]
+        levels[0] = c1 + self.up(levels[1])
+        for index, x in enumerate(maps * (4 // len(maps))):
+            size = levels[index].shape[-2:]
+            if size != grid:
+                x = F.interpolate(x, size=size, mode='bilinear', align_corners=False)
+            levels[index] = x + levels[index]
+        levels = [self.get_submodule(f'norm{number}')(level)
+                  for number, level in enumerate(levels, start=1)]
+        height, width = img.shape[-2:]
+        return tuple(to_output(level[..., :-(-height // stride), :-(-width // stride)])
+                     for level, stride in zip(levels, (4, 8, 16, 32)))
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         adapter = ('level_embed', 'spm', 'interactions', 'up', 'norm1', 'norm2', 'norm3', 'norm4')
@@ -191,10 +182,10 @@ def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \
     if isinstance(indexes, Sequence) and all(
             isinstance(span, Sequence) and len(span) == 2 and all(is_count(end, 0) for end in span)
             for span in indexes):
-        spans = [(first, last) for first, last in indexes]
+        ranges = [(first, last) for first, last in indexes]
         # ends are compared, not listed: a range could be a typing error long
-        starts, ends = [first for first, _ in spans], [last + 1 for _, last in spans]
+        starts, ends = [first for first, _ in ranges], [last + 1 for _, last in ranges]
         if starts + [depth] == [0] + ends and all(a < b for a, b in zip(starts, ends)):
-            return spans
+            return ranges
     raise ValueError(f'interaction_indexes={indexes!r}: expected ranges (first, last) that cover '
                      f'layers 0..{depth - 1} in order')

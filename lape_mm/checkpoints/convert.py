@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lape_mm.position import position_table
-from lape_mm.position.relative import relative_index
+from lape_mm.position.embedding import relative_index
 
 from .files import CheckpointError, dataset_meta, named, read_checkpoint
 from .layouts import LAYOUTS, backbone_state, segmenter_state, unwrap, wrapper
@@ -183,7 +183,7 @@ def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
             renewed[key.replace('bias_table', 'index')] = relative_index((side, side))
         elif key == 'pos_embed' and table.shape[2] % 2 == 0:
             fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2],
-                                   prefix=0).detach()
+                                   num_prefix_tokens=0).detach()
             if torch.allclose(table.float(), fixed,
                               atol=1e-5 if table.dtype == torch.float32 else 1e-3):
                 renewed[key] = table[0]

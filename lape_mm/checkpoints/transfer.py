@@ -124,17 +124,17 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
     for name in filter(TABLE.fullmatch, own):
         slot = own[name].shape[2]
         if not slots_used:
-            classifier[name] -= model.prefix * slot
+            classifier[name] -= model.num_prefix_tokens * slot
         if name in tables:
             _, slots, grid = tables[name]
             if grid != model.grid:
                 report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
                 del report.found[name]
-            if slots > model.prefix:
-                report.unused[f'{name}[:, {model.prefix}:{slots}]'] = 'prefix slot'
-            elif slots < model.prefix:
-                report.new[f'{name}[:, {slots}:{model.prefix}]'] = 'prefix slot'
-                lacking += slots_used * (model.prefix - slots) * slot
+            if slots > model.num_prefix_tokens:
+                report.unused[f'{name}[:, {model.num_prefix_tokens}:{slots}]'] = 'prefix slot'
+            elif slots < model.num_prefix_tokens:
+                report.new[f'{name}[:, {slots}:{model.num_prefix_tokens}]'] = 'prefix slot'
+                lacking += slots_used * (model.num_prefix_tokens - slots) * slot
     fitting = {name: state[name] for name in own if name in report.found or name in report.resized}
     found = sum(classifier.get(name, 0) for name in fitting) - lacking
     report.share = found / sum(classifier.values())
@@ -170,9 +170,9 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()
     table = table.to(own.dtype)
-    patches = resize_table(table[:, slots:], old=grid, new=model.grid, prefix=0,
+    patches = resize_table(table[:, slots:], old=grid, new=model.grid, num_prefix_tokens=0,
                            mode=model.interpolation)
-    prefix = [table[:, :min(slots, model.prefix)], own[:, slots:model.prefix]]
+    prefix = [table[:, :min(slots, model.num_prefix_tokens)], own[:, slots:model.num_prefix_tokens]]
     return torch.cat([*prefix, patches], dim=1), slots, grid
 
 
@@ -194,7 +194,7 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     slots = [sum(token in state for token in ('cls_token', 'dist_token'))]
     if 'level_embed' in state:
         if count == getattr(model, name).shape[1]:
-            return model.prefix, model.grid
+            return model.num_prefix_tokens, model.grid
         slots = [0, 1]  # a ViT-Adapter keeps the slot without the token
     readings = {(slot, grid) for slot in slots
                 for grid in ((math.isqrt(max(0, count - slot)),) * 2, model.grid)

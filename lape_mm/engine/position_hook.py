@@ -12,7 +12,7 @@ from mmengine.model import is_model_wrapper
 from torch import Tensor, nn
 
 from lape_mm.analysis.measures import correlation, norms
-from lape_mm.analysis.received import find_encoder, received_at
+from lape_mm.analysis.pe_per_layer import find_encoder, pe_of_grid
 from lape_mm.backbones.encoder import Encoder
 from lape_mm.registry import HOOKS
 
@@ -75,7 +75,7 @@ class PositionHook(Hook):
         self.tokens.clear()
 
     def _note_grid(self, module: nn.Module, args) -> None:
-        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[2]
+        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
         self.grid = height, width
 
     def _note(self, layer: int, module: nn.Module, args, output: Tensor) -> None:
@@ -87,12 +87,12 @@ class PositionHook(Hook):
     def _scalars(self, encoder: Encoder) -> dict[str, float]:
         """Tag -> number; only what is finite."""
         scalars = {}
-        for layer, entry in enumerate(received_at(encoder, self.grid or encoder.grid)):
-            if entry.patches is None or entry.way == 'bias':
+        for layer, entry in enumerate(pe_of_grid(encoder, self.grid or encoder.grid)):
+            if entry.patches is None or entry.way == 'attn_bias':
                 continue
             scalars[f'norm/layer{layer}'] = norms(entry.patches).mean()
             if layer in self.tokens:
-                tokens = self.tokens[layer].cpu().double().numpy()[entry.prefix:]
+                tokens = self.tokens[layer].cpu().double().numpy()[entry.num_prefix_tokens:]
                 scalars[f'correlation/layer{layer}'] = correlation(tokens, entry.patches)
         if encoder.norm is not None:
             for name, values in (('gamma', encoder.norm.weight), ('beta', encoder.norm.bias)):

@@ -1,14 +1,18 @@
 """What the position embedding is: its kinds, and its resize to another token grid.
 
-A table is ``(1, P + h * w, C)``: P prefix slots (the class token's), then the patches row by row.
+A table is ``(1, P + h * w, C)``: P slots of prefix tokens (the class token's), then the patches row
+by row. A relative bias is a table ``((2h - 1) (2w - 1), heads)`` a layer, as in Swin: the bias of a
+pair of patches depends on their offset alone.
 """
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import Tensor, nn
 
 KINDS = ('learnable', 'sincos_1d', 'sincos_2d')
+RELATIVE = 'relative'
 RESIZE_MODES = ('bicubic', 'bilinear')
 
 
@@ -27,20 +31,20 @@ def sincos(positions: Tensor, dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int,
+def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tokens: int,
                    std: float = .02) -> nn.Parameter:
     """A new table of the given kind, as the official LaPE code defines it.
 
     ``learnable`` is drawn from a normal distribution, truncated at two units. ``sincos_1d`` counts
-    the prefix slots as the first positions. ``sincos_2d`` encodes x in the first half of the
-    channels and y in the second, with zeros in the prefix slots. The sinusoids are frozen, but
+    the prefix tokens as the first positions. ``sincos_2d`` encodes x in the first half of the
+    channels and y in the second, with zeros for the prefix tokens. The sinusoids are frozen, but
     parameters all the same, so that checkpoints hold them.
 
     Args:
         kind: one of `KINDS`.
         grid: (h, w) in tokens.
         dim: channels C.
-        prefix: number of prefix slots P.
+        num_prefix_tokens: P.
         std: standard deviation of ``learnable``; DeiT's by default.
 
     Returns:
@@ -53,7 +57,7 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int,
         raise ValueError(f'position={kind!r}: expected one of {", ".join(map(repr, KINDS))}')
     height, width = grid
     if kind == 'learnable':
-        table = nn.Parameter(torch.zeros(1, prefix + height * width, dim))
+        table = nn.Parameter(torch.zeros(1, num_prefix_tokens + height * width, dim))
         nn.init.trunc_normal_(table, std=std)
         return table
     parts = 2 if kind == 'sincos_1d' else 4
@@ -61,17 +65,17 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, prefix: int,
         raise ValueError(f'position={kind!r} needs embed_dim to be a multiple of {parts}, '
                          f'got {dim}')
     if kind == 'sincos_1d':
-        values = sincos(torch.arange(prefix + height * width), dim)
+        values = sincos(torch.arange(num_prefix_tokens + height * width), dim)
     else:
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing='ij')
         patches = torch.cat([sincos(axis.flatten(), dim // 2) for axis in (x, y)], dim=1)
-        values = torch.cat([patches.new_zeros(prefix, dim), patches])
+        values = torch.cat([patches.new_zeros(num_prefix_tokens, dim), patches])
     return nn.Parameter(values.float()[None], requires_grad=False)
 
 
-def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int], prefix: int,
-                 mode: str = 'bicubic') -> Tensor:
-    """Resizes the patches' part of a table from one grid to another; prefix slots stay.
+def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
+                 num_prefix_tokens: int, mode: str = 'bicubic') -> Tensor:
+    """Resizes the patches' part of a table from one grid to another; the prefix tokens' stays.
 
     Never antialiased and with ``align_corners=False``: this is what DeiT, LaPE and ViT-Adapter
     do (bicubic) and the official Segmenter (bilinear). timm's own resize antialiases.
@@ -79,7 +83,7 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int], p
     Args:
         table: (1, P + h * w, C) over the old grid.
         old, new: (h, w) in tokens.
-        prefix: number of prefix slots P.
+        num_prefix_tokens: P.
         mode: one of `RESIZE_MODES`.
 
     Returns:
@@ -87,9 +91,20 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int], p
     """
     if tuple(old) == tuple(new):
         return table
-    slots, patches = table[:, :prefix], table[:, prefix:]
+    slots, patches = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     patches = patches.unflatten(1, old).permute(0, 3, 1, 2)
     # interpolate knows no half precision on every device
     wide = patches.float() if patches.dtype in (torch.float16, torch.bfloat16) else patches
     resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False)
     return torch.cat([slots, resized.to(table.dtype).flatten(2).transpose(1, 2)], dim=1)
+
+
+def relative_table(grid: tuple[int, int], num_heads: int) -> nn.Parameter:
+    """A new table of a relative bias, zeros as in the official LaPE code."""
+    height, width = grid
+    return nn.Parameter(torch.zeros((2 * height - 1) * (2 * width - 1), num_heads))
+
+
+def relative_index(grid: tuple[int, int]) -> Tensor:
+    """(N, N) rows of the table for each pair of the N = h * w patches, query by key."""
+    return gen_relative_position_index(grid)

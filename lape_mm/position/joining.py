@@ -1,15 +1,19 @@
 """Where the position embedding (PE) enters an encoder: the one idea of both papers.
 
-The answer never depends on the image, only on parameters and the token grid. A joining therefore
-turns PE into a `Delivery`, once a forward, and every encoder only carries that plan out.
+The answer never depends on the image, only on parameters and the token grid. A joining, which is
+LaPE's own word, therefore turns PE into a `PositionPlan` once a forward, and every encoder only
+carries that plan out.
 
-    default   stream[0] = pos                                                       eq. 1-4
-    share     stream[l] = pos           for every layer l                LaPE, table 7
-    unshare   stream[l] = pos_l         a table a layer                  LaPE, table 7
-    lape      attention[l] = LN'_l(p)   p = pos for l = 0, then attention[l-1]      eq. 5-7
-    pvg       stream[0] = pos, attention[l] = LN'_l(p) from l = 1, p = pos there;   eq. 8-10
+    default   residual[0] = pos                                                     eq. 1-4
+    share     residual[l] = pos          for every layer l               LaPE, table 7
+    unshare   residual[l] = pos_l        a table a layer                 LaPE, table 7
+    lape      pre_attn[l] = LN'_l(p)     p = pos for l = 0, then pre_attn[l-1]      eq. 5-7
+    pvg       residual[0] = pos, pre_attn[l] = LN'_l(p) from l = 1, p = pos there;  eq. 8-10
               no class token: the tokens are averaged
-    mpvg      pvg and final = LN'(pos)                                              eq. 11
+    mpvg      pvg and post_norm = LN'(pos)                                          eq. 11
+
+With a relative bias in the place of pos, default gives attn_bias[l] = bias_l and lape gives
+attn_bias[l] = LN'_l(bias_l), normalised over the keys; the others have no meaning there.
 
 Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 """
@@ -17,37 +21,111 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Protocol, runtime_checkable
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .norm import NORMS, position_norm
+from .norm import NORMS, PositionNorm
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What an encoder of L layers receives; each entry (1, T, C) or None, T tokens with prefix.
+class PositionPlan:
+    """What an encoder of L layers adds, and to what: tensors of (1, T, C), or None for nothing.
 
-    T and C are the layer's own where they change between layers (Swin).
+    T counts the prefix tokens too. T and C are the layer's own where they change between layers
+    (Swin).
 
     Attributes:
-        stream: L entries; entry l is added to the residual stream before layer l.
-        attention: L entries; entry l is added to the attention's pre-norm output of layer l.
-        final: added after the last LayerNorm.
-        bias: L entries (1, heads, T, T), entry l is added to the scaled logits of layer l; None
-            where no layer has one (all but `relative`).
+        residual: L entries; entry l is added to the residual stream before layer l.
+        pre_attn: L entries; entry l is added to the output of layer l's attention pre-norm.
+        attn_bias: L entries of (1, heads, T, T); entry l is added to layer l's scaled logits.
+        post_norm: added to the output of the last LayerNorm.
     """
 
-    stream: tuple[Tensor | None, ...]
-    attention: tuple[Tensor | None, ...]
-    final: Tensor | None = None
-    bias: tuple[Tensor, ...] | None = None
+    residual: tuple[Tensor | None, ...]
+    pre_attn: tuple[Tensor | None, ...]
+    attn_bias: tuple[Tensor | None, ...]
+    post_norm: Tensor | None = None
+
+    def layer(self, index: int) -> dict[str, Tensor]:
+        """What one layer receives, as keyword arguments of its forward."""
+        entries = dict(residual=self.residual[index], pre_attn=self.pre_attn[index],
+                       attn_bias=self.attn_bias[index])
+        return {name: entry for name, entry in entries.items() if entry is not None}
 
 
-Between = Mapping[int, Callable[[Tensor], Tensor]]
+Carry = Mapping[int, Callable[[Tensor], Tensor]]
+
+
+@runtime_checkable
+class JoiningProtocol(Protocol):
+    """What an encoder asks of a joining.
+
+    A new kind of joining subclasses this. It says `class_token`, `num_tables` and `plan`; the rest
+    stands for a joining without norms.
+    """
+
+    @property
+    def class_token(self) -> bool:
+        """Whether the papers use it with a class token; otherwise the tokens are averaged."""
+        raise NotImplementedError
+
+    def num_tables(self, depth: int) -> int:
+        """How many PE tables an encoder of that many layers holds."""
+        raise NotImplementedError
+
+    def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
+             last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
+        """Turns PE into the plan of one forward.
+
+        Args:
+            tables: PE over the tokens of this forward, (1, T, C) each, as many as `num_tables`.
+            pe_norms: what `pe_norm` made for each of the L layers.
+            last_pe_norm: what `pe_norm` made for the last LayerNorm.
+            carry: layer -> what carries PE of the layer before to its grid and channels, where
+                those change. Whatever a later layer or the last LayerNorm needs is carried.
+        """
+        raise NotImplementedError
+
+    def check_depth(self, depth: int) -> None:
+        """Raises ValueError where an encoder of that many layers cannot carry this out."""
+        return
+
+    def without_post_norm(self) -> JoiningProtocol:
+        """The same for an encoder without a last LayerNorm."""
+        return self
+
+    def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
+        """A new LN' for a layer, or for the last LayerNorm (None); None where PE needs none."""
+        return None
+
+    def bias_norm(self, keys: int) -> nn.LayerNorm | None:
+        """A new norm of a layer's relative bias over its keys, or None for the plain bias.
+
+        Raises:
+            ValueError: the joining has no meaning for a bias.
+        """
+        raise ValueError(f"joining={self}: position='relative' takes joining 'default' (the plain "
+                         "bias) or 'lape' (through a LayerNorm)")
+
+    def bias_plan(self, biases: Sequence[Tensor], norms: Sequence[nn.Module | None],
+                  num_prefix_tokens: int) -> PositionPlan:
+        """The plan of a relative bias.
+
+        Args:
+            biases: (1, heads, N, N) for each layer, over the N patches.
+            norms: what `bias_norm` made for each layer.
+            num_prefix_tokens: whose rows and columns are zero.
+        """
+        pad = (num_prefix_tokens, 0, num_prefix_tokens, 0)
+        nothing = (None,) * len(biases)
+        return PositionPlan(nothing, nothing, tuple(
+            F.pad(bias if norm is None else norm(bias), pad) for bias, norm in zip(biases, norms)))
 
 
 @dataclass(frozen=True)
-class Joining:
+class Joining(JoiningProtocol):
     """LayerNorms of PE's own, layer by layer: default, LaPE, PVG, MPVG and what lies between.
 
     Attributes:
@@ -77,19 +155,16 @@ class Joining:
     norm: str = 'layer_norm'
 
     def __post_init__(self):
-        for name in ('add_to_input', 'hierarchical'):
+        for name, allowed in (('add_to_input', (True, False)), ('first_layer', (0, 1, None)),
+                              ('hierarchical', (True, False)), ('norm', tuple(NORMS))):
             value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ValueError(f'joining.{name}={value!r}: expected True or False')
-        if self.first_layer not in (0, 1, None) or isinstance(self.first_layer, bool):
-            raise ValueError(f'joining.first_layer={self.first_layer!r}: expected 0, 1 or None')
-        if self.last is not None and (isinstance(self.last, bool)
-                                      or not isinstance(self.last, int) or self.last < 0):
+            if not any(value == option and type(value) is type(option) for option in allowed):
+                *others, last = map(repr, allowed)
+                raise ValueError(f'joining.{name}={value!r}: expected {", ".join(others)} or '
+                                 f'{last}')
+        if self.last is not None and (type(self.last) is not int or self.last < 0):
             raise ValueError(f'joining.last={self.last!r}: expected None, 0 (the position '
                              'embedding itself) or the number of a layer')
-        if self.norm not in NORMS:
-            raise ValueError(f'joining.norm={self.norm!r}: expected one of '
-                             f'{", ".join(map(repr, NORMS))}')
         if not self.add_to_input and self.first_layer is None and self.last is None:
             raise ValueError(f'{self}: delivers the position embedding nowhere')
 
@@ -99,73 +174,61 @@ class Joining:
         layerwise = self.first_layer is not None
         return self.last is None and not (self.add_to_input and layerwise)
 
-    def without_last(self) -> Joining:
-        """The same for an encoder without a last LayerNorm."""
+    def without_post_norm(self) -> Joining:
         return replace(self, last=None)
 
+    def num_tables(self, depth: int) -> int:
+        return 1
+
     def check_depth(self, depth: int) -> None:
-        """Raises ValueError where an encoder of that many layers cannot carry this out."""
         if self.first_layer is not None and self.first_layer >= depth:
             raise ValueError(f'joining.first_layer={self.first_layer} needs more than '
                              f'{self.first_layer} layers, got depth={depth}')
-        if self.last and self.last not in self._layers(depth):
-            received = list(self._layers(depth))
+        receiving = [] if self.first_layer is None else list(range(self.first_layer, depth))
+        if self.last and self.last not in receiving:
             raise ValueError(f'joining.last={self.last}: layer {self.last} receives no position '
-                             f'embedding, expected None, 0 or one of {received}')
+                             f'embedding, expected None, 0 or one of {receiving}')
 
-    def tables(self, depth: int) -> int:
-        """How many PE tables an encoder of that many layers holds."""
-        return 1
+    def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
+        needed = self.last is not None if layer is None else \
+            self.first_layer is not None and layer >= self.first_layer
+        if not needed:
+            return None
+        return nn.LayerNorm(dim, eps=eps) if self.norm == 'layer_norm' else \
+            PositionNorm(self.norm, dim=dim, eps=eps)
 
-    def norms(self, *, dims: Sequence[int], eps: float) \
-            -> tuple[list[nn.Module | None], nn.Module | None]:
-        """The norms to register: one a layer (None where it receives no PE), and the last one.
+    def bias_norm(self, keys: int) -> nn.LayerNorm | None:
+        if self == PRESETS['default']:
+            return None
+        if self == PRESETS['lape']:
+            return nn.LayerNorm(keys)  # with torch's eps whatever the model's is, as officially
+        return super().bias_norm(keys)
 
-        Args:
-            dims: channels of each layer, L entries.
-            eps: of every norm.
-        """
-        layers = [position_norm(self.norm, dim=dim, eps=eps)
-                  if layer in self._layers(len(dims)) else None for layer, dim in enumerate(dims)]
-        last = None if self.last is None else position_norm(self.norm, dim=dims[-1], eps=eps)
-        return layers, last
-
-    def plan(self, tables: Sequence[Tensor], norms: Sequence[nn.Module | None],
-             last_norm: nn.Module | None = None, between: Between | None = None) -> Delivery:
-        """Turns PE into the plan of one forward.
-
-        Args:
-            tables: PE over the tokens of this forward, (1, T, C) each, as many as `tables` says.
-            norms: a layer's own norm or None, L entries, as `norms` made them.
-            last_norm: the norm of the last term, as `norms` made it.
-            between: layer -> what carries PE of the layer before to its grid and channels, where
-                those change; pos itself, and what ``last`` names, go through the same functions.
-        """
-        raw, = tables
-        stream = (raw if self.add_to_input else None,) + (None,) * (len(norms) - 1)
-        # what layer 0 normalises, what goes to the last norm; None where nothing needs it later on
-        chain = None if self.first_layer is None else raw
-        source = raw if self.last == 0 else None
-        attention = []
-        for layer, norm in enumerate(norms):
-            if between and layer in between:
-                chain, source = (carried if carried is None else between[layer](carried)
-                                 for carried in (chain, source))
+    def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
+             last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
+        pos, = tables
+        # what the next layer normalises, and what the last norm does; None where nothing is needed
+        chain = None if self.first_layer is None else pos
+        source = pos if self.last == 0 else None
+        pre_attn = []
+        for layer, norm in enumerate(pe_norms):
+            if carry and layer in carry:
+                chain, source = (entry if entry is None else carry[layer](entry)
+                                 for entry in (chain, source))
             received = None if norm is None else norm(chain)
             if self.hierarchical and received is not None:
                 chain = received
             if self.last and layer == self.last:
                 source = received
-            attention.append(received)
-        return Delivery(stream, tuple(attention),
-                        None if last_norm is None or source is None else last_norm(source))
-
-    def _layers(self, depth: int) -> range:
-        return range(depth if self.first_layer is None else self.first_layer, depth)
+            pre_attn.append(received)
+        nothing = (None,) * len(pre_attn)
+        return PositionPlan((pos if self.add_to_input else None, *nothing[1:]), tuple(pre_attn),
+                            nothing, None if last_pe_norm is None or source is None else
+                            last_pe_norm(source))
 
 
 @dataclass(frozen=True)
-class EveryLayer:
+class EveryLayer(JoiningProtocol):
     """PE added to the residual stream before every layer (LaPE, table 7: shared, unshared).
 
     Attributes:
@@ -173,38 +236,22 @@ class EveryLayer:
     """
 
     own_tables: bool = False
-    last = None
     class_token = True
 
-    def without_last(self) -> EveryLayer:
-        """Itself: nothing is delivered there."""
-        return self
-
-    def check_depth(self, depth: int) -> None:
-        """Any depth will do."""
-
-    def tables(self, depth: int) -> int:
+    def num_tables(self, depth: int) -> int:
         return depth if self.own_tables else 1
 
-    def norms(self, *, dims: Sequence[int], eps: float) \
-            -> tuple[list[nn.Module | None], nn.Module | None]:
-        return [None] * len(dims), None
-
-    def plan(self, tables: Sequence[Tensor], norms: Sequence[nn.Module | None],
-             last_norm: nn.Module | None = None, between: Between | None = None) -> Delivery:
-        depth = len(norms)
-        if self.own_tables:
-            return Delivery(tuple(tables), (None,) * depth)
-        pos, = tables
-        stream = []
-        for layer in range(depth):
-            if between and layer in between:
-                pos = between[layer](pos)
-            stream.append(pos)
-        return Delivery(tuple(stream), (None,) * depth)
+    def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
+             last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
+        residual = list(tables)
+        for layer in range(len(residual), len(pe_norms)):
+            pos = residual[-1]
+            residual.append(carry[layer](pos) if carry and layer in carry else pos)
+        nothing = (None,) * len(residual)
+        return PositionPlan(tuple(residual), nothing, nothing)
 
 
-PRESETS: dict[str, Joining | EveryLayer] = {
+PRESETS: dict[str, JoiningProtocol] = {
     'default': Joining(),
     'share': EveryLayer(),
     'unshare': EveryLayer(own_tables=True),
@@ -214,8 +261,8 @@ PRESETS: dict[str, Joining | EveryLayer] = {
 }
 
 
-def build_joining(spec: str | Mapping | Joining | EveryLayer, *, depth: int,
-                  class_token: bool | None = None) -> tuple[Joining | EveryLayer, bool]:
+def build_joining(spec: str | Mapping | JoiningProtocol, *, depth: int,
+                  class_token: bool | None = None) -> tuple[JoiningProtocol, bool]:
     """The joining that a user names, checked against the encoder.
 
     Args:
@@ -233,19 +280,19 @@ def build_joining(spec: str | Mapping | Joining | EveryLayer, *, depth: int,
     """
     if depth < 1:
         raise ValueError(f'depth={depth}: expected at least one layer')
-    if isinstance(spec, (Joining, EveryLayer)):
+    joining: JoiningProtocol
+    allowed = [field.name for field in fields(Joining)]
+    if isinstance(spec, JoiningProtocol):
         joining = spec
     elif isinstance(spec, Mapping):
-        allowed = [field.name for field in fields(Joining)]
-        unknown = sorted(set(spec) - set(allowed))
-        if unknown:
+        if unknown := sorted(set(spec) - set(allowed)):
             raise ValueError(f'joining has no setting {unknown[0]!r}: expected {allowed}')
         joining = Joining(**spec)
     elif isinstance(spec, str) and spec in PRESETS:
         joining = PRESETS[spec]
     else:
         raise ValueError(f'joining={spec!r}: expected one of {", ".join(map(repr, PRESETS))}, or '
-                         f'a dict of {[field.name for field in fields(Joining)]}')
+                         f'a dict of {allowed}')
     joining.check_depth(depth)
     if not isinstance(class_token, (bool, type(None))):
         raise ValueError(f'class_token={class_token!r}: expected True, False or None')

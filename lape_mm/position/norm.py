@@ -19,7 +19,7 @@ NORMS = {
 
 
 class PositionNorm(nn.Module):
-    """One row of LaPE's table 8; the last of them is torch's LayerNorm, see `position_norm`.
+    """One row of LaPE's table 8; for the last of them `Joining` takes torch's LayerNorm.
 
     Args:
         kind: a name of `NORMS`.
@@ -41,10 +41,3 @@ class PositionNorm(nn.Module):
         if self.weight is not None:
             x = x * self.weight
         return x if self.bias is None else x + self.bias
-
-
-def position_norm(kind: str, *, dim: int, eps: float) -> nn.Module:
-    """A layer's own norm of PE, of a kind that `NORMS` has."""
-    if kind == 'layer_norm':
-        return nn.LayerNorm(dim, eps=eps)
-    return PositionNorm(kind, dim=dim, eps=eps)

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch import nn
 
-from lape_mm.analysis.received import find_encoder
+from lape_mm.analysis.pe_per_layer import find_encoder
 from lape_mm.analysis.write import Analysis, analyse, write_report
 from lape_mm.backbones.encoder import Encoder
 from lape_mm.checkpoints import CheckpointError, load_backbone
@@ -120,9 +120,8 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
 
 def own_size(encoder: Encoder) -> tuple[int, int]:
     """The size in pixels that the encoder's position embedding is made for."""
-    stride = getattr(encoder, 'stride', None) or encoder.patch_size
     height, width = encoder.grid
-    return height * stride, width * stride
+    return height * encoder.stride, width * encoder.stride
 
 
 def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:

@@ -1,7 +1,6 @@
 """The backbones for timm: the same classes and parameter names, with a head."""
 from __future__ import annotations
 
-import torch
 from timm.models._features import feature_take_indices
 from torch import Tensor
 
@@ -39,12 +38,10 @@ class CeiTClassifier(TimmModel, CeiT):
     """`CeiT` for timm; what its layer-wise attention leaves is a sequence of one token."""
 
     def last_features(self, outputs: list[Tensor], plan) -> Tensor:
-        noted = torch.stack([self.pool(x) for x in outputs], dim=1)
-        x = self.normed(self.lca(noted + self.pos_layer_embed))
-        return x if plan.final is None else x + self.pool(plan.final)[:, None]
+        return self.attend_layers([self.pool(x) for x in outputs], plan)[:, None]
 
     def pool_features(self, x: Tensor) -> Tensor:
-        return self.add_pooled(x[:, 0])
+        return x[:, 0]
 
     def drop_ends(self, norm: bool, head: bool) -> None:
         super().drop_ends(norm, head)
@@ -66,10 +63,10 @@ class SwinClassifier(TimmModel, Swin):
 
     def describe_features(self) -> list[dict]:
         return [dict(module=f'layers.{stage}', num_chs=self.embed_dim * 2 ** stage,
-                     reduction=self.patch_size * 2 ** stage) for stage in range(len(self.depths))]
+                     reduction=self.stride * 2 ** stage) for stage in range(len(self.depths))]
 
     def pool_features(self, x: Tensor) -> Tensor:
-        return self.add_pooled(x.mean(dim=(1, 2)))
+        return x.mean(dim=(1, 2))
 
     def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,  # type: ignore[override]
                               norm: bool = False, stop_early: bool = False,
@@ -77,33 +74,22 @@ class SwinClassifier(TimmModel, Swin):
         """See `TimmModel`; a map for each stage, of which ``norm`` concerns the last alone."""
         wanted, deepest = feature_take_indices(len(self.layers), indices)
         count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
-        self.check_images(x)
-        x = self.patch_embed(x)
-        height, width = x.shape[1:3]
-        plan = self.delivery((height, width))
-        outputs = []
-        for stage, layers in list(enumerate(self.stage_layers()))[:count]:
-            for layer in layers:
-                x = self.run_segment(self.run_layer, layer, x, plan)
-            outputs.append(x)
-            if self.stage(stage).downsample is not None and stage + 1 < count:
-                x = self.stage(stage).merge(x)
-
-        def finish(y: Tensor) -> Tensor:
-            return self.run_last_norm(y.flatten(1, 2), plan).unflatten(1, y.shape[1:3])
+        outputs, plan = self.encode(x, count)
         maps = []
         for stage in wanted:
-            y = finish(outputs[stage]) if norm and stage == len(self.depths) - 1 else outputs[stage]
+            y = outputs[stage]
+            if norm and stage == len(self.depths) - 1:
+                y = self.finish(y, plan)
             maps.append(as_maps(y.flatten(1, 2), y.shape[1:3], output_fmt))
-        return maps if intermediates_only else (finish(outputs[-1]), maps)
+        return maps if intermediates_only else (self.finish(outputs[-1], plan), maps)
 
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         wanted, deepest = feature_take_indices(len(self.layers), indices)
         if prune_norm or deepest < len(self.layers) - 1:
-            self.joining, self.last_pe_norm = self.joining.without_last(), None
+            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         self.layers, self.depths = self.layers[:deepest + 1], self.depths[:deepest + 1]
-        self.stage(-1).downsample = None
+        self.stages()[-1].downsample = None
         self.drop_ends(prune_norm, prune_head)
         return wanted
 

@@ -1,7 +1,7 @@
 """What timm asks of a model beyond a backbone: head, pooling, intermediate maps, groups."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from timm.layers import to_2tuple
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lape_mm.backbones.encoder import Encoder, init_linear
 from lape_mm.checkpoints.files import named, read_checkpoint
 from lape_mm.checkpoints.fit import check_whole
-from lape_mm.position import resize_table
+from lape_mm.position import PositionPlan, resize_table
 
 from .weights import fit
 
@@ -64,6 +64,7 @@ class TimmModel(Encoder):
     layers_coarse: Groups = layers_fine
     channels = 'in_channels'
     blocks: nn.ModuleList
+    embed: Callable[[Tensor], tuple[Tensor, tuple[int, int], PositionPlan]]
     attention_pool: nn.Linear | None
 
     def __init__(self, *, num_classes: int = 1000, in_chans: int = 3, drop_rate: float = 0.,
@@ -73,7 +74,6 @@ class TimmModel(Encoder):
         self.in_chans, self.grad_checkpointing = in_chans, self.with_cp
         assert self.norm is not None  # no backbone of these is made without
         self.num_features = self.head_hidden_size = self.norm.normalized_shape[0]
-        self.num_prefix_tokens = len(self.prefix_tokens())
         self.global_pool = self.own_pool = self.name_of_pool()
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
@@ -129,8 +129,8 @@ class TimmModel(Encoder):
                              'folded): build it with img_size')
         for name in self.table_names:
             old = getattr(self, name)
-            table = resize_table(old.detach(), old=self.grid, new=grid, prefix=self.prefix,
-                                 mode=self.interpolation)
+            table = resize_table(old.detach(), old=self.grid, new=grid, mode=self.interpolation,
+                                 num_prefix_tokens=self.num_prefix_tokens)
             setattr(self, name, nn.Parameter(table.clone(), requires_grad=old.requires_grad))
         self.grid = grid
         update_model_input_size(self, img_size)
@@ -168,7 +168,7 @@ class TimmModel(Encoder):
 
     def pool_features(self, x: Tensor) -> Tensor:
         """What `forward_features` gives as (B, C)."""
-        return self.add_pooled(self.pool(x))
+        return self.pool(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """What `forward_features` gives, to (B, num_classes) or the pooled (B, C)."""
@@ -205,14 +205,14 @@ class TimmModel(Encoder):
         count = deepest + 1 if stop_early and intermediates_only else len(self.blocks)
         x, grid, plan = self.embed(x)
         outputs, maps = [], []
-        for layer in range(count):
-            x = self.run_segment(self.run_layer, layer, x, plan, grid)
+        for layer, block in zip(range(count), self.blocks):
+            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
             outputs.append(x)
         for layer in wanted:
             y = outputs[layer]
-            if norm and self.norm is not None:
+            if norm:
                 last = layer == len(self.blocks) - 1
-                y = self.run_last_norm(y, plan) if last else self.norm(y)
+                y = self.run_last_norm(y, plan.post_norm if last else None)
             patches = as_maps(y[:, self.num_prefix_tokens:], grid, output_fmt)
             prefix = y[:, :self.num_prefix_tokens]
             both = return_prefix_tokens and self.num_prefix_tokens
@@ -221,14 +221,14 @@ class TimmModel(Encoder):
 
     def last_features(self, outputs: list[Tensor], plan) -> Tensor:
         """What `forward_features` gives, from the outputs of all layers."""
-        return self.run_last_norm(outputs[-1], plan)
+        return self.run_last_norm(outputs[-1], plan.post_norm)
 
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         """Takes out what these layers' maps do not need; their numbers, counted from 0."""
         wanted, deepest = feature_take_indices(len(self.blocks), indices)
         if prune_norm or deepest < len(self.blocks) - 1:
-            self.joining, self.last_pe_norm = self.joining.without_last(), None
+            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         self.blocks = self.blocks[:deepest + 1]
         self.drop_ends(prune_norm, prune_head)
         return wanted

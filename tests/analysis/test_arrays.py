@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lape_mm.analysis import received, record, sections, similarity
+from lape_mm.analysis import pe_per_layer, record, sections, similarity
 from lape_mm.analysis.measures import center, correlation, cosine, distances
 from lape_mm.backbones import DeiT, Swin, ViTAdapter, fold
 from lape_mm.checkpoints import load_backbone, read_checkpoint
@@ -44,15 +44,15 @@ def close(array, tensor, atol=1e-5):
 @pytest.mark.parametrize('joining', ['default', 'share'])
 def test_received_by_the_stream_is_pe_through_the_layers_own_norm(joining):
     model = deit(joining=joining)
-    for layer, entry in enumerate(received(model, (48, 32))):
-        assert (entry.way, entry.grid, entry.prefix) == ('stream', (3, 2), 1)
+    for layer, entry in enumerate(pe_per_layer(model, (48, 32))):
+        assert (entry.way, entry.grid, entry.num_prefix_tokens) == ('residual', (3, 2), 1)
         close(entry.values, norm(model.pos_embed[0], model.blocks[layer].norm1))
         assert entry.patches.shape == (6, 12)
 
 
 def test_received_under_unshare_is_each_layers_table():
     model = deit(joining='unshare')
-    for layer, entry in enumerate(received(model, (48, 32))):
+    for layer, entry in enumerate(pe_per_layer(model, (48, 32))):
         close(entry.values, norm(getattr(model, f'pos_embed{layer}')[0],
                                  model.blocks[layer].norm1))
 
@@ -60,13 +60,13 @@ def test_received_under_unshare_is_each_layers_table():
 def test_received_under_lape_and_mpvg_is_the_chain():
     model = deit(joining='lape')
     pe = model.pos_embed[0]
-    for layer, entry in enumerate(received(model, (48, 32))):
+    for layer, entry in enumerate(pe_per_layer(model, (48, 32))):
         pe = norm(pe, model.blocks[layer].pe_norm)
-        assert entry.way == 'attention'
+        assert entry.way == 'pre_attn'
         close(entry.values, pe)
     model = deit(joining='mpvg')
-    first, second, third = received(model, (48, 32))
-    assert (first.way, second.way, first.prefix) == ('stream', 'attention', 0)
+    first, second, third = pe_per_layer(model, (48, 32))
+    assert (first.way, second.way, first.num_prefix_tokens) == ('residual', 'pre_attn', 0)
     close(first.values, norm(model.pos_embed[0], model.blocks[0].norm1))
     pe = norm(model.pos_embed[0], model.blocks[1].pe_norm)
     close(second.values, pe)
@@ -75,33 +75,33 @@ def test_received_under_lape_and_mpvg_is_the_chain():
 
 def test_received_is_nothing_where_nothing_comes():
     model = deit(joining=dict(add_to_input=False, first_layer=1))
-    entries = received(model, (48, 32))
+    entries = pe_per_layer(model, (48, 32))
     assert entries[0].values is None and entries[0].patches is None
     assert entries[1].values is not None
 
 
 def test_received_under_relative_is_the_heads_bias():
     model = deit(joining='lape', position='relative')
-    entry = received(model, (48, 32))[1]
+    entry = pe_per_layer(model, (48, 32))[1]
     assert (entry.way, entry.values.shape, entry.patches.shape) == \
-        ('bias', (3, 7, 7), (3, 6, 6))
-    close(entry.values, model.delivery((3, 2)).bias[1][0])
+        ('attn_bias', (3, 7, 7), (3, 6, 6))
+    close(entry.values, model.plan((3, 2)).attn_bias[1][0])
 
 
 def test_swins_pe_crosses_to_the_later_grids_under_default_too():
     torch.manual_seed(0)
     model = Swin(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), window_size=4),
                  img_size=32).eval()
-    first, second = received(model, 32)
+    first, second = pe_per_layer(model, 32)
     assert (first.grid, second.grid) == ((8, 8), (4, 4))
     carried = model.layers[0].merge(model.pos_embed.unflatten(1, (8, 8))).flatten(1, 2)[0]
     close(second.values, norm(carried, model.layers[1].blocks[0].norm1, eps=1e-5))
-    assert model.delivery((8, 8)).stream[1] is None  # the joining is the model's own again
+    assert model.plan((8, 8)).residual[1] is None  # the joining is the model's own again
 
 
 def test_a_folded_model_is_refused():
     with pytest.raises(ValueError, match='folded'):
-        received(fold(deit(joining='lape'), (48, 32)), (48, 32))
+        pe_per_layer(fold(deit(joining='lape'), (48, 32)), (48, 32))
 
 
 def official(state, depth, joining, slots):
@@ -133,13 +133,13 @@ def test_the_official_scripts_similarity(path, tmp_path):
     torch.save({'model': state}, tmp_path / 'case.pth')
     load_backbone(model, tmp_path / 'case.pth', min_share=1., source_grid=model.grid)
     model = model.double().eval()
-    ours = [similarity(entry.patches) for entry in received(model, config['img_size'])]
+    ours = [similarity(entry.patches) for entry in pe_per_layer(model, config['img_size'])]
     # the script normalises by torch's default eps whatever the model's is; ours is the model's
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = 1e-5
     theirs = official(state, config['depth'], config['join_type'], 1 + distilled)
-    same = [similarity(entry.patches) for entry in received(model, config['img_size'])]
+    same = [similarity(entry.patches) for entry in pe_per_layer(model, config['img_size'])]
     for layer, expected in enumerate(theirs):
         close(same[layer], expected, atol=1e-6)
         close(ours[layer], expected, atol=1e-3)
@@ -175,9 +175,9 @@ def test_a_record_of_two_images():
     close(seen.last.before, x, atol=1e-10)
     close(seen.last.after, norm(x, model.norm), atol=1e-10)
     final = norm(model.pos_embed[0], model.last_pe_norm)
-    close(seen.last.final, final, atol=1e-12)
+    close(seen.last.post_norm, final, atol=1e-12)
     close(seen.last.with_position, norm(x, model.norm) + final, atol=1e-10)
-    assert seen.grids == [(3, 2)] * 3 and seen.prefix == 0 and not seen.class_token
+    assert seen.grids == [(3, 2)] * 3 and seen.num_prefix_tokens == 0 and not seen.class_token
     assert seen.feature_maps == []
 
 
@@ -239,7 +239,7 @@ def test_measures_by_hand():
 
 def test_sections_of_a_mpvg_model_by_hand():
     model = deit(joining='mpvg')
-    entries = received(model, (48, 32))
+    entries = pe_per_layer(model, (48, 32))
     seen = record(model, torch.randn(3, 3, 48, 32))
     found = sections.measure(entries, seen)
     assert set(found) == {'similarity', 'heatmaps', 'correlation', 'last_norm', 'token_norms',
@@ -249,12 +249,12 @@ def test_sections_of_a_mpvg_model_by_hand():
                 for layer in range(3)]
     np.testing.assert_allclose(numbers['by layer'], expected)
     assert arrays['last'] == pytest.approx(np.corrcoef(
-        seen.last.after.mean(0).ravel(), seen.last.final.ravel())[0, 1])
+        seen.last.after.mean(0).ravel(), seen.last.post_norm.ravel())[0, 1])
     arrays, numbers = found['last_norm']
     beta = model.norm.bias.detach().double().numpy()
     assert numbers['variance of beta'] == pytest.approx(((beta - beta.mean()) ** 2).mean())
     before = seen.last.before.mean((0, 1))
-    after = (seen.last.after + seen.last.final).mean((0, 1))
+    after = (seen.last.after + seen.last.post_norm).mean((0, 1))
     assert numbers['cosine before, after'] == pytest.approx(
         before @ after / np.linalg.norm(before) / np.linalg.norm(after))
     arrays, _ = found['token_norms']
@@ -268,7 +268,7 @@ def test_sections_of_a_mpvg_model_by_hand():
 def test_a_class_token_is_what_the_last_norm_is_judged_by():
     model = deit(joining='lape')
     seen = record(model, torch.randn(2, 3, 48, 32))
-    arrays, _ = sections.measure(received(model, (48, 32)), seen)['last_norm']
+    arrays, _ = sections.measure(pe_per_layer(model, (48, 32)), seen)['last_norm']
     np.testing.assert_allclose(arrays['before'], seen.last.before[:, 0].mean(0))
-    assert sections.measure(received(model, (48, 32)), seen)['heatmaps'][0][
+    assert sections.measure(pe_per_layer(model, (48, 32)), seen)['heatmaps'][0][
         'tokens00'].shape == (6, 12)

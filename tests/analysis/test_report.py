@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip('matplotlib')
 
-from lape_mm.analysis import figures, measure, received, record  # noqa: E402
+from lape_mm.analysis import figures, measure, pe_per_layer, record  # noqa: E402
 from lape_mm.analysis.page import number, tables  # noqa: E402
 from lape_mm.analysis.write import analyse, write_report  # noqa: E402
 from lape_mm.backbones import DeiT  # noqa: E402
@@ -59,7 +59,7 @@ def combinations():
 def test_every_backbone_and_joining_has_all_its_sections(name, joining):
     torch.manual_seed(0)
     model, size = build(name, joining), MODELS[name][1]
-    found = measure(received(model, size), record(model, torch.randn(1, 3, *size)))
+    found = measure(pe_per_layer(model, size), record(model, torch.randn(1, 3, *size)))
     expected = set(ALWAYS)
     if model.norm is not None:
         expected |= {'last_norm'} if name == 'CeiT' else {'last_norm', 'token_norms'}

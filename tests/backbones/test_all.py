@@ -100,24 +100,21 @@ def test_position_reaches_the_output_in_every_joining(name):
 @pytest.mark.parametrize('joining', ['default', 'mpvg'])
 @pytest.mark.parametrize('name', MODELS)
 def test_what_a_hook_sees_is_not_changed_afterwards(name, joining):
-    # sums are made in place where no gradient is needed, but not where somebody looks
     torch.manual_seed(0)
     model = build(name, joining).eval()
-    image = torch.randn(1, 3, *MODELS[name][1])
-    plain = flat(model(image))
     for module in model.modules():
         if hasattr(module, 'inplace'):  # torch's own ReLU, which does that to anybody
             module.inplace = False
-    for part, module in model.named_modules():
-        seen = []
+    seen = []
 
-        def look(module, given, output, seen=seen):
-            outputs = output if isinstance(output, (tuple, list)) else [output]
-            seen += [(entry, entry.clone()) for entry in outputs
-                     if isinstance(entry, torch.Tensor)]
-        handle = module.register_forward_hook(look)
-        outputs = flat(model(image))
+    def look(module, given, output):
+        outputs = output if isinstance(output, (tuple, list)) else [output]
+        seen.extend((type(module).__name__, entry, entry.clone()) for entry in outputs
+                    if isinstance(entry, torch.Tensor))
+    handle = torch.nn.modules.module.register_module_forward_hook(look)
+    try:
+        model(torch.randn(1, 3, *MODELS[name][1]))
+    finally:
         handle.remove()
-        assert all(entry.equal(copy) for entry, copy in seen), part
-        for output, expected in zip(outputs, plain):
-            torch.testing.assert_close(output, expected, rtol=0, atol=1e-4)
+    assert len(seen) > 20
+    assert not [part for part, entry, copy in seen if not entry.equal(copy)]

@@ -63,7 +63,8 @@ def test_position_is_resized(tmp_path, joining, img_size):
     report = load_backbone(model, path)
     assert report.share == 1. and 'pos_embed' in report.resized
     assert f'4 x 4 to {model.grid[0]} x {model.grid[1]}' in str(report)
-    expected = resize_table(source.pos_embed, old=(4, 4), new=model.grid, prefix=source.prefix)
+    expected = resize_table(source.pos_embed, old=(4, 4), new=model.grid,
+                            num_prefix_tokens=source.num_prefix_tokens)
     assert torch.equal(model.pos_embed, expected)
 
 
@@ -107,7 +108,8 @@ def test_an_adapters_own_checkpoint(tmp_path):
         report = load_backbone(model, path)
         assert report.share == 1. and not report.new and not report.unused
         assert torch.equal(model.spm.fc1.weight, source.spm.fc1.weight)
-        assert torch.equal(model.pos_embed[:, :model.prefix], source.pos_embed[:, :model.prefix])
+        count = model.num_prefix_tokens
+        assert torch.equal(model.pos_embed[:, :count], source.pos_embed[:, :count])
 
 
 @pytest.mark.parametrize('joining', JOININGS)
@@ -208,7 +210,7 @@ def test_a_block_of_timms_with_layer_scale_computes_the_same(tmp_path):
     load_backbone(model, str(tmp_path / 'timm.pth'))
     x = torch.randn(2, 16, 24)
     with torch.no_grad():
-        torch.testing.assert_close(model.blocks[1](x, None, (4, 4)), theirs.blocks[1](x))
+        torch.testing.assert_close(model.blocks[1](x, (4, 4)), theirs.blocks[1](x))
 
 
 @pytest.mark.parametrize('name', [

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip('mmengine')
 from mmengine.registry import HOOKS  # noqa: E402
 
-from lape_mm.analysis.received import received  # noqa: E402
+from lape_mm.analysis.pe_per_layer import pe_per_layer  # noqa: E402
 from lape_mm.backbones import DeiT, Swin  # noqa: E402
 
 SIZES = dict(embed_dim=24, depth=3, num_heads=3)
@@ -49,7 +49,7 @@ def test_the_numbers_are_those_of_the_iteration():
     assert set(scalars) == {f'position/{name}/layer{layer}' for layer in range(3) for name in
                             ('correlation', 'norm')} | {
         f'position/last_norm/{name}_variance' for name in ('beta', 'gamma')}
-    entries = received(model, 32)
+    entries = pe_per_layer(model, 32)
     seen = {}
     handle = model.blocks[2].norm1.register_forward_hook(
         lambda module, args, output: seen.update(tokens=output.mean(0)))
@@ -67,7 +67,7 @@ def test_it_costs_nothing_between_its_iterations(monkeypatch):
     """Counted, since a time is not repeatable: hooks, plans and calls, over 100 iterations."""
     model = DeiT(arch=SIZES, img_size=32, joining='lape')
     plans = []
-    monkeypatch.setattr(model, 'make_delivery', lambda grid, make=model.make_delivery: (
+    monkeypatch.setattr(model, 'make_plan', lambda grid, make=model.make_plan: (
         plans.append(grid), make(grid))[1])
     from lape_mm.engine.position_hook import PositionHook
     notes = []
@@ -76,7 +76,7 @@ def test_it_costs_nothing_between_its_iterations(monkeypatch):
     rows, _ = drive(model, 100, interval=50, shape=(1, 3, 32, 32))
     assert [step for step, _ in rows] == [50, 100]
     assert notes == [0, 1, 2] * 2
-    # one a forward, and for each log what `received` asks for
+    # one a forward, and for each log what `pe_per_layer` asks for
     assert len(plans) - 100 <= 3 * len(rows)
     assert not any(module._forward_hooks or module._forward_pre_hooks
                    for module in model.modules())

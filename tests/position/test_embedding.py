@@ -13,7 +13,7 @@ def angle(position, channel, dim):
 
 @pytest.mark.parametrize('prefix', [0, 1])
 def test_sincos_1d_counts_the_prefix_as_first_positions(prefix):
-    table = position_table('sincos_1d', grid=(2, 3), dim=6, prefix=prefix)
+    table = position_table('sincos_1d', grid=(2, 3), dim=6, num_prefix_tokens=prefix)
     assert table.shape == (1, prefix + 6, 6) and not table.requires_grad
     for position in range(prefix + 6):
         for channel in range(6):
@@ -25,7 +25,7 @@ def test_sincos_1d_counts_the_prefix_as_first_positions(prefix):
 @pytest.mark.parametrize('prefix', [0, 1, 2])
 def test_sincos_2d_is_x_then_y_with_zeros_for_the_prefix(prefix):
     height, width, dim = 2, 3, 8
-    table = position_table('sincos_2d', grid=(height, width), dim=dim, prefix=prefix)[0]
+    table = position_table('sincos_2d', grid=(height, width), dim=dim, num_prefix_tokens=prefix)[0]
     assert (table[:prefix] == 0).all()
     for row in range(height):
         for column in range(width):
@@ -40,7 +40,7 @@ def test_sincos_2d_is_x_then_y_with_zeros_for_the_prefix(prefix):
 
 def test_learnable_is_small_and_trained():
     torch.manual_seed(0)
-    table = position_table('learnable', grid=(14, 14), dim=192, prefix=1)
+    table = position_table('learnable', grid=(14, 14), dim=192, num_prefix_tokens=1)
     assert table.requires_grad and table.shape == (1, 197, 192)
     assert table.std().item() == pytest.approx(.02, rel=.05)
 
@@ -50,7 +50,7 @@ def test_learnable_is_small_and_trained():
 def test_resize_is_not_antialiased_and_keeps_the_prefix(mode, dtype):
     torch.manual_seed(0)
     table = torch.randn(1, 1 + 6 * 8, 4, dtype=dtype)
-    small = resize_table(table, old=(6, 8), new=(3, 5), prefix=1, mode=mode)
+    small = resize_table(table, old=(6, 8), new=(3, 5), num_prefix_tokens=1, mode=mode)
     assert small.shape == (1, 1 + 15, 4) and small.dtype == dtype
     assert torch.equal(small[:, 0], table[:, 0])
     image = table[0, 1:].reshape(6, 8, 4).permute(2, 0, 1)[None].double()
@@ -62,9 +62,9 @@ def test_resize_is_not_antialiased_and_keeps_the_prefix(mode, dtype):
 
 def test_resize_to_the_same_grid_is_the_table_itself():
     table = torch.randn(1, 6, 4)
-    assert resize_table(table, old=(2, 3), new=(2, 3), prefix=0) is table
+    assert resize_table(table, old=(2, 3), new=(2, 3), num_prefix_tokens=0) is table
     # equal counts on another grid are another table
-    assert not torch.equal(resize_table(table, old=(2, 3), new=(3, 2), prefix=0), table)
+    assert not torch.equal(resize_table(table, old=(2, 3), new=(3, 2), num_prefix_tokens=0), table)
 
 
 @pytest.mark.parametrize('kind, dim, words', [
@@ -72,5 +72,5 @@ def test_resize_to_the_same_grid_is_the_table_itself():
     ('sincos_2d', 6, ['6', '4'])])
 def test_errors(kind, dim, words):
     with pytest.raises(ValueError) as error:
-        position_table(kind, grid=(2, 2), dim=dim, prefix=0)
+        position_table(kind, grid=(2, 2), dim=dim, num_prefix_tokens=0)
     assert all(word in str(error.value) for word in words)

@@ -3,13 +3,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lape_mm.position import PRESETS, Delivery, Joining, build_joining
+from lape_mm.position import PRESETS, Joining, PositionPlan, build_joining
 
 DEPTH, DIM, TOKENS = 4, 8, 6
 
 
 def norms_of(joining):
-    layers, last = joining.norms(dims=[DIM] * DEPTH, eps=1e-6)
+    *layers, last = (joining.pe_norm(layer, dim=DIM, eps=1e-6) for layer in (*range(DEPTH), None))
     for norm in [*layers, last]:
         if norm is not None:
             torch.nn.init.normal_(norm.weight)
@@ -24,27 +24,27 @@ def apply(norm, x):
 
 def equations(name, pos, layers, last):
     """Equations 1 (default), 5-7 (LaPE), 8-10 (PVG) and 11 (MPVG), layer by layer."""
-    stream, attention, final = [None] * DEPTH, [None] * DEPTH, None
+    residual, pre_attn, post_norm = [None] * DEPTH, [None] * DEPTH, None
     if name == 'share':
-        stream = [pos] * DEPTH
+        residual = [pos] * DEPTH
     if name in ('default', 'pvg', 'mpvg'):
-        stream[0] = pos
+        residual[0] = pos
     if name == 'lape':
         pos_l = pos
         for layer in range(DEPTH):
-            pos_l = attention[layer] = apply(layers[layer], pos_l)
+            pos_l = pre_attn[layer] = apply(layers[layer], pos_l)
     if name in ('pvg', 'mpvg'):
         pos_l = pos
         for layer in range(1, DEPTH):
-            pos_l = attention[layer] = apply(layers[layer], pos_l)
+            pos_l = pre_attn[layer] = apply(layers[layer], pos_l)
     if name == 'mpvg':
-        final = apply(last, pos)
-    return Delivery(tuple(stream), tuple(attention), final)
+        post_norm = apply(last, pos)
+    return PositionPlan(tuple(residual), tuple(pre_attn), (None,) * DEPTH, post_norm)
 
 
 def assert_same(plan, expected):
-    for ours, theirs in zip((*plan.stream, *plan.attention, plan.final),
-                            (*expected.stream, *expected.attention, expected.final)):
+    for ours, theirs in zip((*plan.residual, *plan.pre_attn, plan.post_norm),
+                            (*expected.residual, *expected.pre_attn, expected.post_norm)):
         assert (ours is None) == (theirs is None)
         if ours is not None:
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
@@ -62,10 +62,10 @@ def test_presets_follow_the_equations(name):
 def test_unshare_delivers_a_table_a_layer():
     tables = list(torch.randn(DEPTH, 1, TOKENS, DIM))
     joining = PRESETS['unshare']
-    assert joining.tables(DEPTH) == DEPTH
-    plan = joining.plan(tables, *joining.norms(dims=[DIM] * DEPTH, eps=1e-6))
-    assert all(given is table for given, table in zip(plan.stream, tables))
-    assert plan.attention == (None,) * DEPTH and plan.final is None
+    assert joining.num_tables(DEPTH) == DEPTH
+    plan = joining.plan(tables, [None] * DEPTH)
+    assert all(given is table for given, table in zip(plan.residual, tables))
+    assert plan.pre_attn == (None,) * DEPTH and plan.post_norm is None
 
 
 @pytest.mark.parametrize('last', [1, 2, 3])
@@ -73,21 +73,22 @@ def test_table_5_last_receives_what_layer_k_receives(last):
     joining = Joining(first_layer=1, last=last)
     layers, norm = norms_of(joining)
     plan = joining.plan([torch.randn(1, TOKENS, DIM)], layers, norm)
-    torch.testing.assert_close(plan.final, apply(norm, plan.attention[last]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(plan.post_norm, apply(norm, plan.pre_attn[last]), rtol=0, atol=1e-5)
 
 
 def test_table_6_rows_differ_as_named():
     pos = torch.randn(1, TOKENS, DIM)
     for settings, check in (
-            (dict(first_layer=0, last=0), lambda plan: plan.attention[0] is not None),
-            (dict(first_layer=1, last=0, add_to_input=False), lambda plan: plan.stream[0] is None)):
+            (dict(first_layer=0, last=0), lambda plan: plan.pre_attn[0] is not None),
+            (dict(first_layer=1, last=0, add_to_input=False),
+             lambda plan: plan.residual[0] is None)):
         joining = Joining(**settings)
         assert check(joining.plan([pos], *norms_of(joining)))
     joining = Joining(first_layer=1, hierarchical=False, last=0)
     layers, last = norms_of(joining)
     plan = joining.plan([pos], layers, last)
     for layer in (1, 2, 3):
-        torch.testing.assert_close(plan.attention[layer], apply(layers[layer], pos),
+        torch.testing.assert_close(plan.pre_attn[layer], apply(layers[layer], pos),
                                    rtol=0, atol=1e-5)
 
 
@@ -96,7 +97,7 @@ def test_figure_5b_delivers_to_the_last_norm_alone():
     layers, last = norms_of(joining)
     assert layers == [None] * DEPTH and last is not None
     plan = joining.plan([torch.randn(1, TOKENS, DIM)], layers, last)
-    assert plan.attention == (None,) * DEPTH and plan.final is not None
+    assert plan.pre_attn == (None,) * DEPTH and plan.post_norm is not None
 
 
 def test_norm_counts():

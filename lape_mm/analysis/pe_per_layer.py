@@ -1,8 +1,7 @@
 """The position embedding (PE) that each layer receives, from the model's own plan."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,36 +11,36 @@ from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder
 from lape_mm.backbones.swin import Swin, stage_grids
-from lape_mm.position import PRESETS, Delivery
+from lape_mm.position import PRESETS, PositionPlan
 
-WAYS = ('attention', 'stream', 'bias')
+WAYS = ('pre_attn', 'residual', 'attn_bias')
 
 
 @dataclass(frozen=True)
-class Received:
+class LayerPE:
     """What one layer receives.
 
     Attributes:
         values: (T, C), T = P prefix tokens and h * w patches row by row; of a bias
             (heads, T, T), in units of logits; None where nothing reaches the layer.
-        way: how it comes, one of `WAYS`: added to the attention's input, through the layer's own
-            LayerNorm of the tokens (the stream), or added to the logits.
+        way: how it comes, one of `WAYS`, the parts of `lape_mm.position.PositionPlan`; what comes
+            by the residual stream has been through the layer's own LayerNorm of the tokens.
         grid: (h, w) in tokens.
-        prefix: P.
+        num_prefix_tokens: P.
     """
 
     values: np.ndarray | None
     way: str
     grid: tuple[int, int]
-    prefix: int
+    num_prefix_tokens: int
 
     @property
     def patches(self) -> np.ndarray | None:
         """The patches' part, (h * w, C) or (heads, h * w, h * w)."""
         if self.values is None:
             return None
-        return self.values[self.prefix:] if self.way != 'bias' else \
-            self.values[:, self.prefix:, self.prefix:]
+        first = self.num_prefix_tokens
+        return self.values[first:] if self.way != 'attn_bias' else self.values[:, first:, first:]
 
 
 def find_encoder(model: nn.Module) -> Encoder:
@@ -65,50 +64,51 @@ def to_array(x: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def received(model: nn.Module, img_size: int | Sequence[int]) -> list[Received]:
+def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerPE]:
     """What each of the L layers receives, for an image of (h, w) pixels.
 
-    Where PE comes by the stream alone (default, share, unshare, and layer 0 of PVG), the entry is
-    PE by itself through the layer's own LayerNorm of the tokens, ``LN_l(pos)``: LaPE's official
-    script draws that. Under default it is so in every layer, since the residual stream carries PE
-    on.
+    Where PE comes by the residual stream alone (default, share, unshare, and layer 0 of PVG), the
+    entry is PE by itself through the layer's own LayerNorm of the tokens, ``LN_l(pos)``: LaPE's
+    official script draws that. Under default it is so in every layer, since the residual stream
+    carries PE on.
 
     Raises:
         ValueError: see `find_encoder`.
     """
     encoder = find_encoder(model)
-    return received_at(encoder, encoder.grid_of(to_2tuple(img_size)))
+    return pe_of_grid(encoder, encoder.grid_of(to_2tuple(img_size)))
 
 
 @torch.no_grad()
-def received_at(encoder: Encoder, grid: tuple[int, int]) -> list[Received]:
-    """As `received`, for a grid of (h, w) tokens before the first layer."""
-    plan, carried = encoder.delivery(grid), stream_alone(encoder, grid)
+def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
+    """As `pe_per_layer`, for a grid of (h, w) tokens before the first layer."""
+    plan = encoder.plan(grid)
+    carried = residual_alone(encoder, plan, grid)
     layers = encoder.layers_in_order()
     prefix = len(encoder.prefix_tokens())
     grids = layer_grids(encoder, grid)
     entries = []
     values: Tensor | None
     for layer, module in enumerate(layers):
-        if plan.bias is not None:
-            values, way = plan.bias[layer], 'bias'
-        elif plan.attention[layer] is not None:
-            values, way = plan.attention[layer], 'attention'
+        if plan.attn_bias[layer] is not None:
+            values, way = plan.attn_bias[layer], 'attn_bias'
+        elif plan.pre_attn[layer] is not None:
+            values, way = plan.pre_attn[layer], 'pre_attn'
         else:
-            values, way = carried[layer], 'stream'
+            values, way = carried[layer], 'residual'
             values = None if values is None else module.attention_norm(values)
-        entries.append(Received(None if values is None else to_array(values[0]), way,
+        entries.append(LayerPE(None if values is None else to_array(values[0]), way,
                                 grids[layer], prefix))
     return entries
 
 
 @torch.no_grad()
-def final_term(encoder: Encoder, grid: tuple[int, int], pooled: bool = False) -> np.ndarray | None:
+def post_norm(encoder: Encoder, grid: tuple[int, int], pooled: bool = False) -> np.ndarray | None:
     """What the last LayerNorm's output receives, (T, C) or None; ``pooled``, (1, C), as CeiT."""
-    final = encoder.delivery(grid).final
-    if final is None:
+    entry = encoder.plan(grid).post_norm
+    if entry is None:
         return None
-    return to_array(encoder.pool(final)) if pooled else to_array(final[0])
+    return to_array(encoder.pool(entry) if pooled else entry[0])
 
 
 def layer_grids(encoder: Encoder, grid: tuple[int, int]) -> list[tuple[int, int]]:
@@ -119,26 +119,17 @@ def layer_grids(encoder: Encoder, grid: tuple[int, int]) -> list[tuple[int, int]
     return [size for size, stage in zip(stage_grids(grid, len(stages)), stages) for _ in stage]
 
 
-def stream_alone(encoder: Encoder, grid: tuple[int, int]) -> Sequence[Tensor | None]:
-    """PE as the stream brings it to each layer, (1, T, C) each, or None where it does not.
+def residual_alone(encoder: Encoder, plan: PositionPlan, grid: tuple[int, int]) \
+        -> Sequence[Tensor | None]:
+    """PE as the residual stream brings it to each layer, (1, T, C) each, or None where it does not.
 
-    The model itself carries PE from grid to grid under share, whose plan is asked for here.
+    What enters at layer 0 stays in the stream, which is what ``share`` adds layer by layer, carried
+    from grid to grid.
     """
-    own = encoder.delivery(grid)
-    if own.stream[0] is None:
-        return own.stream
-    if all(entry is not None for entry in own.stream):
-        return own.stream
-    with joined_as(encoder, 'share'):
-        shared: Delivery = encoder.make_delivery(grid)
-    return shared.stream
-
-
-@contextmanager
-def joined_as(encoder: Encoder, name: str) -> Iterator[None]:
-    """Within, the encoder makes the plan of another joining of `PRESETS`."""
-    own, encoder.joining = encoder.joining, PRESETS[name]
+    if plan.residual[0] is None or plan.residual[-1] is not None:
+        return plan.residual
+    own, encoder.joining = encoder.joining, PRESETS['share']
     try:
-        yield
+        return encoder.make_plan(grid).residual
     finally:
         encoder.joining = own
