@@ -141,7 +141,7 @@ class CeiT(VisionTransformer):
         arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio,
             qkv_bias and stem_channels.
 
-    All else is as of `lape_mm.backbones.DeiT`, with a stride of 16.
+    The other arguments are as in `lape_mm.backbones.DeiT`, with a stride of 16.
     """
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,

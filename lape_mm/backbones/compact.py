@@ -123,7 +123,7 @@ class CompactTransformer(VisionTransformer):
         class_token: None for what the papers use with the joining; False with sequence pooling.
         attn_drop_rate: of dropping an attention weight in training.
 
-    All else is as of `lape_mm.backbones.DeiT`; the defaults are the official code's.
+    The other arguments are as in `lape_mm.backbones.DeiT`; the defaults are the official code's.
     """
 
     positions = KINDS

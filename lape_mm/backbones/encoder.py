@@ -47,17 +47,18 @@ class Encoder(HubBackbone):
         position_std: standard deviation of a learnable PE at first.
         interpolation: how PE is resized, 'bicubic' or 'bilinear'.
         norm_eps: of every LayerNorm.
-        last_norm: whether a LayerNorm follows the last layer; None where the joining needs it.
+        last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds
+            something after it.
         drop_path_rate: rises linearly from 0 in the first layer to this in the last.
-        with_cp: gradient checkpointing: True for layers that keep nothing of what they compute but
-            do it again in the backward pass, and so for ViT-Adapter's injectors and extractors;
-            'adapter' (ViT-Adapter's alone) for the injectors and extractors only.
+        with_cp: what is recomputed in the backward pass to save memory. False: nothing. True: all
+            layers, with ViT-Adapter's injectors and extractors. 'adapter', which ViT-Adapter alone
+            takes: only those injectors and extractors.
         frozen: the transformer takes no gradient and stays in evaluation mode.
         init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
             `lape_mm.checkpoints.load_backbone`.
 
     Attributes:
-        joining: what the plan is made by.
+        joining: what makes the plan; without its `post_norm` where there is no last LayerNorm.
         grid: (h, w) in tokens that the tables cover.
         num_prefix_tokens: prefix slots of the tables. ViT-Adapter keeps the class token's slot and
             has no such token, see `prefix_tokens`.
@@ -210,7 +211,10 @@ class Encoder(HubBackbone):
         raise NotImplementedError
 
     def freeze(self) -> None:
-        """Called last by a subclass: with ``frozen`` no parameter so far takes a gradient."""
+        """With ``frozen``, no parameter takes a gradient that is there when this is called.
+
+        A subclass calls it once its transformer is complete; what it adds later is trained.
+        """
         if self.frozen:
             self.frozen_children = {name for name, _ in self.named_children()}
             for parameter in self.parameters():

@@ -29,7 +29,6 @@ class EncoderLayer(nn.Module):
     Attributes:
         pe_norm: the layer's own norm of PE, or None. It is registered here, because checkpoints
             want it here; the joining applies it.
-        norm1: the attention's pre-norm, to whose output PE is added.
     """
 
     pe_norm: nn.Module | None
@@ -37,7 +36,7 @@ class EncoderLayer(nn.Module):
 
     @property
     def attention_norm(self) -> nn.LayerNorm:
-        """The attention's pre-norm, by whatever name checkpoints have it."""
+        """The attention's pre-norm, to whose output PE is added; checkpoints name it variously."""
         return self.norm1
 
 

@@ -63,7 +63,7 @@ class Swin(Encoder):
             whose maps are returned. The others' maps go through a LayerNorm of their own,
             ``norm{stage}``, as in mmdet.
 
-    All else is as of `DeiT`.
+    The other arguments are as in `DeiT`.
     """
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,

@@ -167,8 +167,8 @@ class T2TViT(VisionTransformer):
             and token_dim, the width of the stem's layers.
         tokens: layers of the stem, 'performer' or 'transformer'.
 
-    All else is as of `lape_mm.backbones.DeiT`, with a stride of 16; 'sincos_1d' is the official
-    position.
+    The other arguments are as in `lape_mm.backbones.DeiT`, with a stride of 16; 'sincos_1d' is the
+    official position.
     """
 
     def __init__(self, *, arch: str | Mapping = '7', img_size: int | Sequence[int] = 224,

@@ -57,7 +57,7 @@ class VisionTransformer(Encoder):
     def __init__(self, *, sizes: Mapping, stem: nn.Module, joining: str | Mapping, position: str,
                  distilled: bool = False, block: type[EncoderLayer] = Block,
                  layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
-        if position not in self.positions:  # a table for none would be missed in the first forward
+        if position not in self.positions:  # None is for Swin alone
             raise ValueError(f'position={position!r}: expected one of '
                              f'{", ".join(map(repr, self.positions))}')
         dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
@@ -115,7 +115,7 @@ class VisionTransformer(Encoder):
             tokens (B, T, C); the grid of the patches among them; the plan.
         """
         patches = self.patch_embed(self.pad_image(img))
-        # in the layout of tokens from here on: what adds to another layout keeps it, layer by layer
+        # contiguous, or every later addition would keep the strided layout of a map
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if prefix := self.prefix_tokens():
             # shape, since len() would be a constant in an exported graph
@@ -135,8 +135,8 @@ class VisionTransformer(Encoder):
     def encode(self, img: Tensor) -> Tensor:
         """The tokens that `pool` asks for, after the last LayerNorm and what the plan adds to it.
 
-        Where that is the class token alone, (B, P, C), the last layer computes no other. Otherwise
-        (B, T, C).
+        With a class token the last layer computes the P prefix tokens alone, (B, P, C); otherwise
+        all, (B, T, C).
         """
         x, grid, plan = self.embed(img)
         *blocks, last = self.blocks

@@ -66,7 +66,7 @@ class ViTAdapter(VisionTransformer):
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
         frozen: the ViT takes no gradient; the adapter does.
 
-    All else is as of `DeiT`.
+    The other arguments are as in `DeiT`; there is no relative bias.
     """
 
     positions = KINDS

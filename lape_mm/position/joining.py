@@ -134,18 +134,19 @@ class Joining(JoiningProtocol):
         hierarchical: layer l normalises what layer l - 1 received; otherwise always pos itself.
         last: what the last LayerNorm's output receives through one more norm: None for nothing,
             0 for pos itself, k >= 1 for what layer k receives.
-        norm: what stands in the layers' and the last one's place of LN', a name of `NORMS` (LaPE,
-            table 8).
+        norm: which operation LN' is, in the layers and after the last LayerNorm: a name of
+            `NORMS` (LaPE, table 8).
 
-    Tables 5 and 6 and figure 5 of the MPVG paper are values of the first four settings::
+    The papers' ablations are values of these settings::
 
-        table 5, pos_k      (True, 1, True, k)
-        table 6, layer 0    (True, 0, True, 0)       figure 5a   (True, None, True, None), no
-        table 6, LN'(pos)   (True, 1, False, 0)                  class token
-        table 6, no x + PE  (False, 1, True, 0)      figure 5b   (True, None, True, 0)
-
-    "LaPE (sharing PE)" of LaPE's table 7 is (False, 0, False, None), and a row of its table 8
-    (False, 0, True, None, norm).
+        MPVG, table 5, pos_k        (True, 1, True, k)
+        MPVG, table 6, layer 0      (True, 0, True, 0)
+        MPVG, table 6, LN'(pos)     (True, 1, False, 0)
+        MPVG, table 6, no x + PE    (False, 1, True, 0)
+        MPVG, figure 5a             (True, None, True, None), with class_token=False
+        MPVG, figure 5b             (True, None, True, 0)
+        LaPE, table 7, sharing PE   (False, 0, False, None)
+        LaPE, table 8               (False, 0, True, None, norm)
     """
 
     add_to_input: bool = True
@@ -207,24 +208,24 @@ class Joining(JoiningProtocol):
     def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
              last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
         pos, = tables
-        # what the next layer normalises, and what the last norm does; None where nothing is needed
-        chain = None if self.first_layer is None else pos
-        source = pos if self.last == 0 else None
+        # what the next layer's norm takes, and what the last one does; None where there is no norm
+        layer_input = None if self.first_layer is None else pos
+        last_input = pos if self.last == 0 else None
         pre_attn = []
         for layer, norm in enumerate(pe_norms):
             if carry and layer in carry:
-                chain, source = (entry if entry is None else carry[layer](entry)
-                                 for entry in (chain, source))
-            received = None if norm is None else norm(chain)
+                layer_input, last_input = (entry if entry is None else carry[layer](entry)
+                                           for entry in (layer_input, last_input))
+            received = None if norm is None else norm(layer_input)
             if self.hierarchical and received is not None:
-                chain = received
+                layer_input = received
             if self.last and layer == self.last:
-                source = received
+                last_input = received
             pre_attn.append(received)
         nothing = (None,) * len(pre_attn)
-        return PositionPlan((pos if self.add_to_input else None, *nothing[1:]), tuple(pre_attn),
-                            nothing, None if last_pe_norm is None or source is None else
-                            last_pe_norm(source))
+        residual = (pos if self.add_to_input else None, *nothing[1:])
+        post_norm = None if last_pe_norm is None or last_input is None else last_pe_norm(last_input)
+        return PositionPlan(residual, tuple(pre_attn), nothing, post_norm)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def shaken(model):
     return model
 
 
-@pytest.mark.parametrize('joining, count', [  # models.md section 0
+@pytest.mark.parametrize('joining, count', [  # the papers' counts
     ('default', 6_356_904), ('lape', 6_361_512), ('pvg', 6_360_744), ('mpvg', 6_361_128)])
 def test_parameter_counts(joining, count):
     with torch.device('meta'):

@@ -20,7 +20,7 @@ def tiny(kind='vit_lite', **options):
     return CompactTransformer(**{'arch': KINDS[kind], 'img_size': 16, **options})
 
 
-@pytest.mark.parametrize('arch, joining, count', [  # models.md section 0, with 100 classes
+@pytest.mark.parametrize('arch, joining, count', [  # the papers' counts, with 100 classes
     ('vit_lite_7_4', 'default', 3_740_004), ('vit_lite_7_4', 'lape', 3_743_588),
     ('vit_lite_7_4', 'pvg', 3_742_564), ('vit_lite_7_4', 'mpvg', 3_743_076),
     ('cct_7_3x1', 'default', 3_783_269), ('cct_7_3x1', 'lape', 3_786_853),

@@ -10,7 +10,7 @@ from lape_mm.backbones.t2t_vit import TOKENS, TokenPerformer, TokensToToken, Tok
 from lape_mm.position import PRESETS
 
 TINY = dict(embed_dim=24, depth=3, num_heads=3, token_dim=8)
-COUNTS = {  # models.md section 0: the papers' counts, frozen tables among them
+COUNTS = {  # the papers' counts, frozen tables among them
     1000: (4_310_222, 4_313_806, 4_312_782, 4_313_294),
     100: (4_078_922, 4_082_506, 4_081_482, 4_081_994),
 }

@@ -7,7 +7,7 @@ from lape_mm.mmcv_ext import compiled
 from lape_mm.position import PRESETS
 
 TINY = dict(embed_dim=24, depth=3, num_heads=3)
-COUNTS = {  # models.md section 0: the papers' counts, with a classifier of 1000 classes
+COUNTS = {  # the papers' counts, with a classifier of 1000 classes
     'tiny': (5_717_416, 5_722_024, 5_721_256, 5_721_640),
     'small': (22_050_664, 22_059_880, 22_058_344, 22_059_112),
     'base': (86_567_656, 86_586_088, 86_583_016, 86_584_552),
