@@ -13,8 +13,8 @@ from lape_mm.requirements import TOOLBOXES, install_hint, missing
 from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
-from .checks.calls import check_call
 from .checks.report import Report
+from .checks.signatures import check_call
 from .errors import RunError
 
 
@@ -101,7 +101,7 @@ def check_joining(joining: str | Mapping) -> None:
 
 
 def check_scenes(cfg: Config) -> None:
-    """Raises RunError for settings of the embedded data set that there are none of."""
+    """Raises RunError for unknown settings of the built-in data set."""
     if isinstance(scenes := cfg.get('scenes'), Mapping):
         from lape_mm.datasets.scenes import prepare
         report = Report(cfg)

@@ -1,6 +1,6 @@
 """Do backbone, neck and heads fit together? Otherwise the first iteration ends in a traceback.
 
-A model without values, see `lape_mm.runs.checks.trial`, is run on images without values, as far as
+A model without values, see `lape_mm.runs.checks.build`, is run on images without values, as far as
 that goes: where it does not, nothing is said.
 """
 from __future__ import annotations
@@ -11,12 +11,14 @@ import torch
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
+from .report import Report
+
 HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
 ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_head'))
 
 
 @torch.no_grad()
-def check_channels(report, model: nn.Module) -> None:
+def check_channels(report: Report, model: nn.Module) -> None:
     """Reports parts that are made for other channels than they will get."""
     model.to('meta')  # tables made of ranges have values
     given = channels(model, 'backbone', images_for(report.cfg, model))
@@ -56,8 +58,7 @@ def channels(model: nn.Module, name: str, given) -> tuple[tuple, list[int]] | No
     try:
         outputs = getattr(model, name)(given)
         # a distilled model's last output is a pair
-        found = [(output[0] if isinstance(output, (tuple, list)) else output)
-                 for output in outputs]
+        found = [output[0] if isinstance(output, (tuple, list)) else output for output in outputs]
         return (outputs, [output.shape[1] for output in found]) if all(
             output.dim() in (2, 4) for output in found) else None
     except Exception:  # what it needs values for
@@ -74,7 +75,7 @@ def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tupl
             yield f'{where}.{name}', part
 
 
-def expect(report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
+def expect(report: Report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
     """Whether a part can take maps of these channels; reports it where it cannot."""
     wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
     if index is not None:  # mmseg's heads pick their maps

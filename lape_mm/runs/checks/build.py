@@ -1,5 +1,5 @@
-"""Parts of a run that cost nothing are built once beforehand, so that a value that they refuse ends
-in a line that says where it stands, and not in a traceback, perhaps hours later.
+"""Builds what costs nothing before a run, so that a value that it refuses ends in a line that says
+where it stands, and not in a traceback, perhaps hours later.
 
 The model is built without values (on torch's device 'meta'), the optimizer and its schedules for
 one number, metrics without their files. Data sets are not built, nor hooks of other packages.
@@ -13,30 +13,30 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from importlib import import_module
 from typing import Any
 
 import torch
 from mmengine import registry
 from mmengine.config import Config
-from mmengine.registry import Registry
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
+from lape_mm.wording import first_line
+
 from ..config import walk
 from ..errors import RunError
-from .calls import check_names, resolve, unknown_type
 from .report import Report
 from .settings import Place, places
+from .signatures import check_names, resolve, unknown_type
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-UNREGISTERED = re.compile(r'(\S+) is not in the (?:\w+::)?([\w ]+) registry')
-LAYERS = ('conv_cfg', 'norm_cfg', 'act_cfg', 'upsample_cfg')
+NUMERAL = re.compile(r'[+-]?[\d.]+(e[+-]?\d+)?')
+LAYERS = ('conv_cfg', 'norm_cfg', 'act_cfg')  # mmcv does not say which type it cannot find
 # of metrics: read or made at once; the ones that can do without are built without
 FILES = ('ann_file', 'output_dir')
 FILELESS = ('CocoMetric', 'IoUMetric')
-SILENT = ('mmengine.', 'lape_mm.')  # whose hooks do nothing when they are built
+OURS = ('mmengine.', 'lape_mm.')  # whose hooks do nothing when they are built
 
 
 class WithoutValues(TorchFunctionMode):
@@ -68,22 +68,6 @@ def silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def check_builds(report) -> nn.Module | None:
-    """Builds what can be built and reports what cannot, see `preflight.Report`.
-
-    To be called for a config whose names are known, see `lape_mm.runs.checks.settings`.
-
-    Returns:
-        the model, whose parameters have no values; None where there is none.
-    """
-    with registry.MODELS.switch_scope_and_registry(report.cfg.get('default_scope')), silence():
-        for place in places(report.cfg):
-            if isinstance(place.node, Mapping):
-                try_place(report, place)
-        try_optimizer(report)
-        return try_model(report)
-
-
 def build_model(cfg: Config) -> nn.Module:
     """The model of a config, with values as initialised.
 
@@ -98,7 +82,24 @@ def build_model(cfg: Config) -> nn.Module:
     return model
 
 
-def try_model(report) -> nn.Module | None:
+def check_builds(report: Report) -> nn.Module | None:
+    """Builds what can be built and reports what cannot.
+
+    Args:
+        report: takes the problems; the names in its config are known, see `check_settings`.
+
+    Returns:
+        the model, whose parameters have no values; None where there is none.
+    """
+    with registry.MODELS.switch_scope_and_registry(report.scope), silence():
+        for place in places(report.cfg):
+            if isinstance(place.node, Mapping):
+                try_place(report, place)
+        try_optimizer(report)
+        return try_model(report)
+
+
+def try_model(report: Report) -> nn.Module | None:
     """The model without values."""
     node = report.cfg.get('model')
     if not isinstance(node, Mapping):
@@ -113,36 +114,32 @@ def try_model(report) -> nn.Module | None:
     return trying(report, 'model', node, build)
 
 
-def try_place(report, place: Place) -> None:
+def try_place(report: Report, place: Place) -> None:
     """Builds a loader of nothing, a step of a pipeline, a metric, or a hook."""
     node = {key: value for key, value in place.node.items() if key not in place.taken}
     if place.build is DataLoader:
-        for key in ('collate_fn', 'worker_init_fn'):
-            node.pop(key, None)
+        node = {key: value for key, value in node.items()
+                if key not in ('collate_fn', 'worker_init_fn')}
         if place.node.get('batch_sampler'):
-            node.pop('batch_size', None)
-            node['batch_sampler'] = [[0]]
+            node.update(batch_size=1, batch_sampler=[[0]])
         else:
             node['sampler'] = [0]
         nothing: Any = range(1)
         trying(report, place.where, place.node, lambda: DataLoader(nothing, **node))
         return
-    if place.build is registry.METRICS:
-        cls = resolve(node['type'], registry.METRICS, report.cfg.get('default_scope'))
-        if cls and cls.__name__ in FILELESS:
-            node = {key: value for key, value in node.items() if key not in FILES}
-        elif any(key in node for key in FILES):
-            return
-    elif place.build is registry.HOOKS:
-        cls = resolve(node['type'], registry.HOOKS, report.cfg.get('default_scope'))
-        if not (cls and cls.__module__.startswith(SILENT)):
-            return
-    elif place.build is not registry.TRANSFORMS:
+    if place.build not in (registry.METRICS, registry.HOOKS, registry.TRANSFORMS):
+        return
+    cls = resolve(node['type'], place.build, report.scope)
+    name, module = getattr(cls, '__name__', ''), getattr(cls, '__module__', '')
+    if place.build is registry.METRICS and name in FILELESS:
+        node = {key: value for key, value in node.items() if key not in FILES}
+    elif place.build is registry.METRICS and any(key in node for key in FILES) \
+            or place.build is registry.HOOKS and not module.startswith(OURS):
         return
     trying(report, place.where, node, lambda: place.build.build(deepcopy(node)))
 
 
-def try_optimizer(report) -> None:
+def try_optimizer(report: Report) -> None:
     """Constructor, optimizer, wrapper and schedules, for one number."""
     node = report.cfg.get('optim_wrapper')
     if not isinstance(node, Mapping) or not isinstance(node.get('optimizer'), Mapping):
@@ -153,25 +150,23 @@ def try_optimizer(report) -> None:
         type=node.get('constructor', 'DefaultOptimWrapperConstructor'),
         optim_wrapper_cfg=wrapper, paramwise_cfg=deepcopy(node.get('paramwise_cfg')))))
     settings = wrapper.pop('optimizer')
-
-    def build():
-        options = {key: value for key, value in settings.items() if key != 'type'}
-        cls = resolve(settings['type'], registry.OPTIMIZERS, None)
-        return cls([nn.Parameter(torch.zeros(1))], **options)
-    optimizer = trying(report, 'optim_wrapper.optimizer', settings, build)
+    number = dict(params=[nn.Parameter(torch.zeros(1))])
+    optimizer = trying(report, 'optim_wrapper.optimizer', settings, lambda:
+                       registry.OPTIMIZERS.build(dict(settings), default_args=number))
     if optimizer is None:
         return
+    given = dict(optimizer=optimizer)
     if wrapper.setdefault('type', 'OptimWrapper') != 'AmpOptimWrapper':  # which wants a GPU
-        trying(report, 'optim_wrapper', wrapper, lambda: registry.OPTIM_WRAPPERS.build(
-            wrapper, default_args=dict(optimizer=optimizer)))
+        trying(report, 'optim_wrapper', wrapper,
+               lambda: registry.OPTIM_WRAPPERS.build(wrapper, default_args=given))
     for place in places(report.cfg):
         if place.build is registry.PARAM_SCHEDULERS and isinstance(place.node, Mapping):
             trying(report, place.where, place.node,
                    lambda node=place.node: registry.PARAM_SCHEDULERS.build(
-                       deepcopy(node), default_args=dict(optimizer=optimizer, epoch_length=1)))
+                       deepcopy(node), default_args=dict(given, epoch_length=1)))
 
 
-def trying(report, where: str, node: Mapping, build: Callable):
+def trying(report: Report, where: str, node: Mapping, build: Callable):
     """What ``build`` gives; None where it fails, which is reported."""
     try:
         return build()
@@ -179,52 +174,39 @@ def trying(report, where: str, node: Mapping, build: Callable):
         explain(report, where, node, error)
 
 
-def explain(report, where: str, node: Mapping, error: Exception) -> None:
+def explain(report: Report, where: str, node: Mapping, error: Exception) -> None:
     """Reports which part of ``node`` could not be built, why, and what is allowed."""
-    scope = report.cfg.get('default_scope')
     text = str(error.args[0]).strip() if error.args else ''
+    if 'process group' in text and report.cfg.get('launcher', 'none') != 'none':
+        return  # there will be one
     parts: dict[str, Mapping] = dict(walk({where: node}))
+    path, part = culprit(parts, error, where)
     if match := UNEXPECTED.search(text):
-        found = len(report.found)
-        for path, part in parts.items():
+        found, name = len(report.found), match[1]
+        for path_of, one in parts.items() if name not in part else [(path, part)]:
             for among in (registry.MODELS, registry.TASK_UTILS, registry.TRANSFORMS):
-                build = match[1] in part and resolve(part.get('type'), among, scope)
-                if build:
-                    check_names(report, path, build, {match[1]: part[match[1]]})
+                if name in one and (build := resolve(one.get('type'), among, report.scope)):
+                    check_names(report, path_of, build, {name: one[name]})
                     break
         if len(report.found) > found:
             return
-    if match := UNREGISTERED.search(text):
-        kind, among = match[1].strip('"\''), registry_of(match[2], scope)
-        unknown = [path for path, part in parts.items() if part.get('type') == kind]
-        if unknown and among is not None:  # an empty registry counts as False
-            for path in unknown:
-                report.add(path, unknown_type(kind, among, scope))
+    if isinstance(error, KeyError):  # a type that a registry does not have
+        among = registry.TASK_UTILS if '::task util' in text else registry.MODELS
+        words, found = re.findall(r'[\w.]+', text), len(report.found)
+        for path_of, one in parts.items():
+            kind = one.get('type')
+            if (kind in words or path_of in [f'{path}.{name}' for name in LAYERS]) \
+                    and resolve(kind, among, report.scope) is None:
+                report.add(path_of, unknown_type(kind, among, report.scope))
+        if len(report.found) > found:
             return
-    if 'process group' in text and report.cfg.get('launcher', 'none') != 'none':
-        return  # there will be one
-    path, part = culprit(parts, error, where)
-    if isinstance(error, KeyError):  # mmcv does not say of which layer
-        for below in LAYERS:
-            layer = part.get(below)
-            kind = layer.get('type') if isinstance(layer, Mapping) else None
-            if isinstance(kind, str) and resolve(kind, registry.MODELS, scope) is None:
-                report.add(f'{path}.{below}', unknown_type(kind, registry.MODELS, scope))
-                return
-    line = text.splitlines()[0] if text else source_of(error)
+    line = first_line(text) if text else source_of(error)
     if type(error) is not ValueError:  # whose text says what is wrong
         line = f'{type(error).__name__}: {line}'
     numerals = [f'{key}={value!r}' for key, value in part.items()
-                if isinstance(value, str) and is_numeral(value)]
+                if isinstance(value, str) and NUMERAL.fullmatch(value)]
     report.add(path, line + (
         f'; a string in the place of a number: {", ".join(numerals)}' if numerals else ''))
-
-
-def registry_of(name: str, scope: str | None) -> Registry | None:
-    """The registry that calls itself by a name, of mmengine or of a toolbox."""
-    modules = [registry, *([import_module(f'{scope}.registry')] if scope else [])]
-    return next((entry for module in modules for entry in vars(module).values()
-                 if isinstance(entry, Registry) and entry.name == name), None)
 
 
 def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple[str, Mapping]:
@@ -235,11 +217,10 @@ def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple
         error: as it came through mmengine's registries.
         where: path of the outermost.
     """
-    built, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name == 'build_from_cfg':
-            built = trace.tb_frame.f_locals['cfg']
-        trace = trace.tb_next
+    built = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == 'build_from_cfg':
+            built = frame.f_locals['cfg']
     found = [(path, part) for path, part in parts.items()
              if built is not None and part.get('type') == built.get('type')]
     # of several with this type the one with these settings, unless its parent added some
@@ -251,12 +232,3 @@ def source_of(error: Exception) -> str:
     """The line that raised an error without words."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f'{last.line} ({last.filename}:{last.lineno})'
-
-
-def is_numeral(text: str) -> bool:
-    """Whether a string spells a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
