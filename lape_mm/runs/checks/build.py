@@ -91,79 +91,57 @@ def check_builds(report: Report) -> nn.Module | None:
     Returns:
         the model, whose parameters have no values; None where there is none.
     """
-    with registry.MODELS.switch_scope_and_registry(report.scope), silence():
-        for place in places(report.cfg):
-            if isinstance(place.node, Mapping):
-                try_place(report, place)
-        try_optimizer(report)
-        return try_model(report)
-
-
-def try_model(report: Report) -> nn.Module | None:
-    """The model without values."""
-    node = report.cfg.get('model')
-    if not isinstance(node, Mapping):
-        return None
-
-    def build() -> nn.Module | None:
+    def model() -> nn.Module | None:
         try:
             with WithoutValues():
                 return registry.MODELS.build(deepcopy(node))
         except RuntimeError:  # what cannot be done without values
             return None
-    return trying(report, 'model', node, build)
+    node = report.cfg.get('model')
+    with registry.MODELS.switch_scope_and_registry(report.scope), silence():
+        for place in places(report.cfg):
+            if isinstance(place.node, Mapping):
+                try_place(report, place)
+        wrapper = report.cfg.get('optim_wrapper')
+        if isinstance(wrapper, Mapping) and 'optimizer' in wrapper:
+            trying(report, 'optim_wrapper', wrapper, lambda: build_constructor(**deepcopy(wrapper)))
+        return trying(report, 'model', node, model) if isinstance(node, Mapping) else None
+
+
+def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cfg=None, **wrapper):
+    """What gives each parameter its learning rate."""
+    return registry.OPTIM_WRAPPER_CONSTRUCTORS.build(dict(
+        type=constructor, optim_wrapper_cfg=wrapper, paramwise_cfg=paramwise_cfg))
 
 
 def try_place(report: Report, place: Place) -> None:
-    """Builds a loader of nothing, a step of a pipeline, a metric, or a hook."""
+    """Builds a dict's part of the run from stand-ins for the others, where that costs nothing."""
     node = {key: value for key, value in place.node.items() if key not in place.taken}
+    number = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([number], lr=.1, momentum=.9)
+    stand_ins: dict[Any, dict] = {
+        registry.TRANSFORMS: {}, registry.METRICS: {}, registry.HOOKS: {},
+        registry.OPTIMIZERS: dict(params=[number]),
+        registry.OPTIM_WRAPPERS: dict(optimizer=optimizer),
+        registry.PARAM_SCHEDULERS: dict(optimizer=optimizer, epoch_length=1)}
     if place.build is DataLoader:
-        node = {key: value for key, value in node.items()
-                if key not in ('collate_fn', 'worker_init_fn')}
-        if place.node.get('batch_sampler'):
-            node.update(batch_size=1, batch_sampler=[[0]])
-        else:
-            node['sampler'] = [0]
-        nothing: Any = range(1)
-        trying(report, place.where, place.node, lambda: DataLoader(nothing, **node))
+        batches = dict(batch_size=1, batch_sampler=[[0]]) if place.node.get('batch_sampler') \
+            else dict(sampler=[0])
+        node.update(batches, dataset=range(1), collate_fn=None, worker_init_fn=None)
+        trying(report, place.where, place.node, lambda: DataLoader(**node))
         return
-    if place.build not in (registry.METRICS, registry.HOOKS, registry.TRANSFORMS):
+    if place.build not in stand_ins:
         return
-    cls = resolve(node['type'], place.build, report.scope)
-    name, module = getattr(cls, '__name__', ''), getattr(cls, '__module__', '')
-    if place.build is registry.METRICS and name in FILELESS:
+    kind = node.setdefault('type', place.default)
+    cls: Any = resolve(kind, place.build, report.scope)
+    if place.build is registry.METRICS and cls.__name__ in FILELESS:
         node = {key: value for key, value in node.items() if key not in FILES}
-    elif place.build is registry.METRICS and any(key in node for key in FILES) \
-            or place.build is registry.HOOKS and not module.startswith(OURS):
+    elif place.build is registry.METRICS and set(FILES) & set(node) \
+            or place.build is registry.HOOKS and not cls.__module__.startswith(OURS) \
+            or kind == 'AmpOptimWrapper':  # wants a GPU
         return
-    trying(report, place.where, node, lambda: place.build.build(deepcopy(node)))
-
-
-def try_optimizer(report: Report) -> None:
-    """Constructor, optimizer, wrapper and schedules, for one number."""
-    node = report.cfg.get('optim_wrapper')
-    if not isinstance(node, Mapping) or not isinstance(node.get('optimizer'), Mapping):
-        return
-    wrapper = {key: value for key, value in deepcopy(node).items()
-               if key not in ('constructor', 'paramwise_cfg')}
-    trying(report, 'optim_wrapper', node, lambda: registry.OPTIM_WRAPPER_CONSTRUCTORS.build(dict(
-        type=node.get('constructor', 'DefaultOptimWrapperConstructor'),
-        optim_wrapper_cfg=wrapper, paramwise_cfg=deepcopy(node.get('paramwise_cfg')))))
-    settings = wrapper.pop('optimizer')
-    number = dict(params=[nn.Parameter(torch.zeros(1))])
-    optimizer = trying(report, 'optim_wrapper.optimizer', settings, lambda:
-                       registry.OPTIMIZERS.build(dict(settings), default_args=number))
-    if optimizer is None:
-        return
-    given = dict(optimizer=optimizer)
-    if wrapper.setdefault('type', 'OptimWrapper') != 'AmpOptimWrapper':  # which wants a GPU
-        trying(report, 'optim_wrapper', wrapper,
-               lambda: registry.OPTIM_WRAPPERS.build(wrapper, default_args=given))
-    for place in places(report.cfg):
-        if place.build is registry.PARAM_SCHEDULERS and isinstance(place.node, Mapping):
-            trying(report, place.where, place.node,
-                   lambda node=place.node: registry.PARAM_SCHEDULERS.build(
-                       deepcopy(node), default_args=dict(given, epoch_length=1)))
+    trying(report, place.where, node, lambda: place.build.build(
+        deepcopy(node), default_args=stand_ins[place.build]))
 
 
 def trying(report: Report, where: str, node: Mapping, build: Callable):
@@ -181,26 +159,26 @@ def explain(report: Report, where: str, node: Mapping, error: Exception) -> None
         return  # there will be one
     parts: dict[str, Mapping] = dict(walk({where: node}))
     path, part = culprit(parts, error, where)
-    if match := UNEXPECTED.search(text):
-        found, name = len(report.found), match[1]
-        for path_of, one in parts.items() if name not in part else [(path, part)]:
-            for among in (registry.MODELS, registry.TASK_UTILS, registry.TRANSFORMS):
-                if name in one and (build := resolve(one.get('type'), among, report.scope)):
-                    check_names(report, path_of, build, {name: one[name]})
-                    break
-        if len(report.found) > found:
-            return
-    if isinstance(error, KeyError):  # a type that a registry does not have
-        among = registry.TASK_UTILS if '::task util' in text else registry.MODELS
-        words, found = re.findall(r'[\w.]+', text), len(report.found)
-        for path_of, one in parts.items():
+    found, models = len(report.found), registry.MODELS
+    if (match := UNEXPECTED.search(text)) and match[1] in part:
+        for among in (models, registry.TASK_UTILS, registry.TRANSFORMS):
+            if build := resolve(part.get('type'), among, report.scope):
+                check_names(report, path, build, {match[1]: part[match[1]]})
+                break
+    elif isinstance(error, KeyError):  # a type that a registry does not have
+        among = registry.TASK_UTILS if '::task util' in text else models
+        layers = [f'{path}.{name}' for name in LAYERS]
+        for below, one in parts.items():
             kind = one.get('type')
-            if (kind in words or path_of in [f'{path}.{name}' for name in LAYERS]) \
+            if (kind in re.findall(r'[\w.]+', text) or below in layers) \
                     and resolve(kind, among, report.scope) is None:
-                report.add(path_of, unknown_type(kind, among, report.scope))
-        if len(report.found) > found:
-            return
-    line = first_line(text) if text else source_of(error)
+                report.add(below, unknown_type(kind, among, report.scope))
+    if len(report.found) > found:
+        return
+    line = first_line(text)
+    if not text:  # an assertion: the line that made it
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        line = f'{last.line} ({last.filename}:{last.lineno})'
     if type(error) is not ValueError:  # whose text says what is wrong
         line = f'{type(error).__name__}: {line}'
     numerals = [f'{key}={value!r}' for key, value in part.items()
@@ -226,9 +204,3 @@ def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple
     # of several with this type the one with these settings, unless its parent added some
     found = [(path, part) for path, part in found if part == built][:1] or found
     return found[0] if len(found) == 1 else (where, parts[where])
-
-
-def source_of(error: Exception) -> str:
-    """The line that raised an error without words."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f'{last.line} ({last.filename}:{last.lineno})'

@@ -6,6 +6,7 @@ that goes: where it does not, nothing is said.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from timm.layers import to_2tuple
@@ -21,16 +22,23 @@ ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_h
 def check_channels(report: Report, model: nn.Module) -> None:
     """Reports parts that are made for other channels than they will get."""
     model.to('meta')  # tables made of ranges have values
-    given = channels(model, 'backbone', images_for(report.cfg, model))
-    source, neck = 'model.backbone', getattr(model, 'neck', None)
-    if given and isinstance(neck, nn.Module):
-        maps, found = given
-        if not expect(report, 'model.neck', neck, found, source):
+    maps: Any = images_for(report.cfg, model)
+    found: list[int] = []
+    source = ''
+    for where, part in parts(model, 'model', ('backbone', 'neck')):
+        if source and not expect(report, where, part, found, source):
             return
-        given, source = channels(model, 'neck', maps), 'model.neck'
-    if not given:
+        try:
+            maps, source = part(maps), where
+            # a distilled model's last output is a pair
+            given = [one[0] if isinstance(one, (tuple, list)) else one for one in maps]
+            found = [one.shape[1] for one in given if one.dim() in (2, 4)]
+        except Exception:  # it needs values
+            return
+        if len(found) < len(given):
+            return
+    if not found:
         return
-    _, found = given
     for where, head in parts(model, 'model', HEADS):
         expect(report, where, head, found, source)
     roi_head = getattr(model, 'roi_head', None)
@@ -51,18 +59,6 @@ def images_for(cfg, model: nn.Module) -> Tensor:
     size = cfg.model.get('backbone', {}).get('img_size', 224)
     count = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
     return torch.empty(2, count if isinstance(count, int) else 3, *to_2tuple(size), device='meta')
-
-
-def channels(model: nn.Module, name: str, given) -> tuple[tuple, list[int]] | None:
-    """What a part of the model makes of ``given``, and the channels; None where that is unclear."""
-    try:
-        outputs = getattr(model, name)(given)
-        # a distilled model's last output is a pair
-        found = [output[0] if isinstance(output, (tuple, list)) else output for output in outputs]
-        return (outputs, [output.shape[1] for output in found]) if all(
-            output.dim() in (2, 4) for output in found) else None
-    except Exception:  # what it needs values for
-        return None
 
 
 def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from mmengine.fileio import list_from_file
@@ -66,11 +65,6 @@ def sources(cfg: Mapping, part: str) -> Iterator[Source]:
                      if isinstance(path, str)})
 
 
-def downloads(cls: type | None) -> bool:
-    """Whether a dataset knows how to fetch its files, as mmpretrain's CIFAR does."""
-    return cls is not None and 'download' in signature(cls).parameters
-
-
 def heads(model: Mapping) -> Iterator[tuple[str, int]]:
     """Path and number of classes of every head (and of mmpretrain's preprocessor)."""
     for path, node in walk(dict(model=model)):
@@ -93,27 +87,20 @@ def check_heads(report: Report, source: Source, count: int, what: str = 'classes
                                                     for path in wrong))
 
 
-def named_classes(source: Source) -> Any:
-    """The classes that a dataset's settings name: a list, the path of a file, or None."""
-    return (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
-
-
-def check_named(report: Report, source: Source) -> bool:
-    """Whether the classes that a dataset names can be read, or are somewhere else altogether."""
-    named = named_classes(source)
-    if not isinstance(named, str) or '://' in named or os.path.isfile(os.path.expanduser(named)):
-        return True
-    report.add(source.where, f'classes is the text {named!r}, which is no file; expected a list of '
-               f'names, or a file of them', f'a single class takes a comma: ({named!r},)')
-    return False
-
-
 def class_names(source: Source, cls: type) -> list[str] | None:
-    """The classes that the config expects: of its metainfo, else of the dataset's class."""
-    names = named_classes(source)
-    if isinstance(names, str):
-        names = None if '://' in names else list_from_file(os.path.expanduser(names))
-    if names is None:
+    """The classes that the config expects: of its metainfo, else of the dataset's class.
+
+    Raises:
+        ValueError: they are a text that is no file's path.
+    """
+    names: Any = (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
+    if isinstance(names, str) and '://' not in names:
+        if not os.path.isfile(path := os.path.expanduser(names)):
+            raise ValueError(f'classes is the text {names!r}, which is no file; expected a list of '
+                             'names, or a file of them; a single class takes a comma: '
+                             f'({names!r},)')
+        return list_from_file(path)
+    if names is None or isinstance(names, str):
         names = getattr(cls, 'METAINFO', {}).get('classes')
     return None if names is None else list(names)
 

@@ -23,12 +23,12 @@ from ..errors import RunError
 from .build import check_builds
 from .channels import check_channels
 from .class_folders import check_batches, check_class_folders
-from .classes import Source, check_named, downloads, sources
+from .classes import Source, sources
 from .coco import check_coco
 from .label_maps import check_label_maps
 from .report import Report
 from .settings import check_settings
-from .signatures import resolve
+from .signatures import accepted, resolve
 from .values import check_values
 
 LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
@@ -108,15 +108,13 @@ def check_data(report: Report, mode: str) -> None:
 def check_source(report: Report, source: Source, missing_roots: list[str]) -> list[str] | None:
     """Paths of one data set, and its classes if they can be told from the files."""
     cls: Any = resolve(source.cfg.get('type'), DATASETS, report.scope)
-    fetches = downloads(cls)
+    fetches = cls is not None and 'download' in accepted(cls).parameters  # such as CIFAR
     if fetches and source.cfg.get('download', True) or '://' in source.root + source.ann_file:
         return None
     if source.root and not os.path.isdir(source.root):
         missing_roots.append(source.root)
         report.add(source.where, f'data folder {source.root} does not exist',
                    report.path_remedy(source.root, 'data_root'))
-        return None
-    if not check_named(report, source):
         return None
     if fetches:
         check_batches(report, source, cls)
@@ -132,12 +130,14 @@ def check_source(report: Report, source: Source, missing_roots: list[str]) -> li
             report.add(source.where, f'folder {folder} ({name}) does not exist',
                        report.path_remedy(folder, f'data_prefix.{name}'))
     family = {base.__name__ for base in getattr(cls, '__mro__', ())}
-    if complete and 'CocoDataset' in family:
-        return check_coco(report, source, cls)
-    if complete and 'BaseSegDataset' in family:
-        check_label_maps(report, source, cls)
-    elif complete and 'CustomDataset' in family:
-        return check_class_folders(report, source, cls)
+    formats = {'CocoDataset': check_coco, 'BaseSegDataset': check_label_maps,
+               'CustomDataset': check_class_folders}
+    for name, check in formats.items():
+        if complete and name in family:
+            try:
+                return check(report, source, cls)
+            except ValueError as error:  # the names of its classes cannot be read
+                report.add(source.where, str(error))
     return None
 
 

@@ -51,9 +51,11 @@ def accepted(build: Callable) -> Accepted:
     required: tuple[str, ...] | None = None
     for function in functions:
         try:
-            entries = list(signature(function).parameters.values())
+            # a constructor's decorator may take old names, too: mmcv's deprecated_api_warning
+            entries = list(signature(function, follow_wrapped=function is build)
+                           .parameters.values())
         except (TypeError, ValueError):  # compiled
-            return Accepted(parameters, required or (), True)
+            break
         named = [entry for entry in entries[isinstance(build, type):] if entry.kind in (
             Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
         parameters = {**{entry.name: entry for entry in named}, **parameters}
@@ -78,27 +80,27 @@ def check_call(report: Report, where: str, build: Callable, settings: Mapping,
     check_names(report, where, build, settings, supplied)
     for name in accepted(build).required:
         if name not in settings and name not in supplied:
-            report.add(where, f'{title(build)} needs {name!r}')
+            report.add(where, f'{build.__name__} needs {name!r}')
 
 
 def check_names(report: Report, where: str, build: Callable, settings: Mapping,
                 supplied: Sequence[str] = ()) -> None:
     """`check_call` for some of the settings."""
-    known = accepted(build)
+    known, scope = accepted(build), report.scope
     if isinstance(build, type) and issubclass(build, EMAHook):
         # keeps its **kwargs for the averaged model, which it builds when the run starts
         kind = settings.get('ema_type', 'ExponentialMovingAverage')
-        if (average := resolve(kind, registry.MODELS, report.scope)) is None:
-            report.add(where, unknown_type(kind, registry.MODELS, report.scope))
+        if (average := resolve(kind, registry.MODELS, scope)) is None:
+            report.add(where, unknown_type(kind, registry.MODELS, scope))
             return
         known = Accepted({**known.parameters, **accepted(average).parameters}, (), False)
     allowed = [name for name in known.parameters if name not in supplied]
     for name, value in settings.items():
         if expected := wrong_kind(known.parameters.get(name), value):
-            report.add(where, f'{name}={value!r} of {title(build)}: expected {expected}')
+            report.add(where, f'{name}={value!r} of {build.__name__}: expected {expected}')
         elif name not in known.parameters and (
                 not known.open or nearest(name, known.parameters, ALIKE)):
-            report.add(where, f'{name}={short(value)}: {title(build)} has no setting {name!r}'
+            report.add(where, f'{name}={short(value)}: {build.__name__} has no setting {name!r}'
                        f'{hint(name, allowed)}, expected one of {", ".join(allowed)}')
 
 
@@ -152,11 +154,6 @@ def unknown_type(kind, among: Registry, scope: str | None) -> str:
     if alike := nearest(kind, known, count=3):
         return f'{text}, did you mean {" or ".join(map(repr, alike))}?'
     return text + (f', expected one of {", ".join(sorted(known))}' if len(known) <= FEW else '')
-
-
-def title(build: Callable) -> str:
-    """The name of a class or function."""
-    return getattr(build, '__name__', str(build))
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = .6, count: int = 1) -> list[str]:
