@@ -21,7 +21,7 @@ from mmengine.utils.dl_utils.setup_env import set_multi_processing
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.data import DataLoader
 
-from ..config import walk
+from ..config import entries, walk
 from .report import Report
 from .signatures import (
     ALIKE,
@@ -146,25 +146,15 @@ def check_top(report: Report) -> None:
                        f'mean {found[0]!r}?')
 
 
-def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
-    """Everything below a dict or list with its dotted path, the outer ones first."""
-    if path:
-        yield path, node
-    children = node.items() if isinstance(node, Mapping) else enumerate(
-        node if isinstance(node, (list, tuple)) else ())
-    for key, child in children:
-        yield from entries(child, f'{path}.{key}' if path else str(key))
-
-
 def places(cfg: Mapping) -> Iterator[Place]:
     """All that constructors get, but for the model."""
     for where, node in entries({key: cfg[key] for key in cfg if key != 'model'}):
         if node is None or isinstance(node, (list, tuple)):
             continue
         for place in PLACES:
-            if re.fullmatch(place.where, where):
-                if found := settled(replace(place, where=where, node=node), cfg):
-                    yield found
+            if re.fullmatch(place.where, where) and (
+                    found := settled(replace(place, where=where, node=node), cfg)):
+                yield found
 
 
 def settled(place: Place, cfg: Mapping) -> Place | None:
@@ -179,13 +169,13 @@ def settled(place: Place, cfg: Mapping) -> Place | None:
         return replace(place, build=registry.EVALUATOR, default='Evaluator')
     if where == 'optim_wrapper.clip_grad' and node.get('type') == 'value':
         return replace(place, build=clip_grad_value_)
-    several = where == 'param_scheduler' and 'type' not in node  # one an optimizer
-    if where == 'optim_wrapper':
-        several = not isinstance(node.get('optimizer'), Mapping)
-    if where.startswith('optim_wrapper.paramwise_cfg'):  # other constructors have settings of
-        kind = cfg['optim_wrapper'].get('constructor', MULTIPLIERS[0])  # their own
-        several = str(kind).split('.')[-1] not in MULTIPLIERS
-    return None if several else place
+    # a dict for each of several optimizers
+    others = where == 'param_scheduler' and 'type' not in node \
+        or where == 'optim_wrapper' and not isinstance(node.get('optimizer'), Mapping)
+    if where.startswith('optim_wrapper.paramwise_cfg'):  # constructors have their own
+        kind = cfg['optim_wrapper'].get('constructor', MULTIPLIERS[0])
+        others = str(kind).split('.')[-1] not in MULTIPLIERS
+    return None if others else place
 
 
 def check_place(report: Report, place: Place) -> None:
