@@ -1,8 +1,8 @@
-"""Builds what costs nothing before a run, so that a value that it refuses ends in a line that says
-where it stands, and not in a traceback, perhaps hours later.
+"""Builds the parts of a run that cost nothing, so that a refused value ends in one line that says
+where it stands.
 
-The model is built without values (on torch's device 'meta'), the optimizer and its schedules for
-one number, metrics without their files. Data sets are not built, nor hooks of other packages.
+The model is built on the meta device, the optimizer and its schedules for one parameter, metrics
+without their files. Data sets and hooks of other packages are not built.
 """
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ OURS = ('mmengine.', 'lape_mm.')  # whose hooks do nothing when they are built
 
 
 class WithoutValues(TorchFunctionMode):
-    """Within, weights are made on the device 'meta'.
+    """Makes weights on the meta device.
 
-    Other than under ``torch.device('meta')`` ranges have values: many a module asks them for the
-    drop rates of its layers.
+    Unlike under ``torch.device('meta')``, ranges have values: modules read drop rates from them.
     """
 
     MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
@@ -57,7 +56,7 @@ class WithoutValues(TorchFunctionMode):
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Warnings and log lines are left to the run, which says them again."""
+    """Suppresses warnings and log lines, which the run repeats."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -115,7 +114,7 @@ def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cf
 
 
 def try_place(report: Report, place: Place) -> None:
-    """Builds a dict's part of the run from stand-ins for the others, where that costs nothing."""
+    """Builds one part of the run, with stand-ins for its data set, weights and optimizer."""
     node = {key: value for key, value in place.node.items() if key not in place.taken}
     number = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([number], lr=.1, momentum=.9)

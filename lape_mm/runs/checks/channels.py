@@ -1,7 +1,7 @@
-"""Do backbone, neck and heads fit together? Otherwise the first iteration ends in a traceback.
+"""Checks that backbone, neck and heads have matching channels.
 
-A model without values, see `lape_mm.runs.checks.build`, is run on images without values, as far as
-that goes: where it does not, nothing is said.
+The model on the meta device (see `lape_mm.runs.checks.build`) runs on meta images. A part that
+cannot run there ends the check without a report.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_h
 
 @torch.no_grad()
 def check_channels(report: Report, model: nn.Module) -> None:
-    """Reports parts that are made for other channels than they will get."""
+    """Reports parts whose ``in_channels`` differ from what they are given."""
     model.to('meta')  # tables made of ranges have values
     maps: Any = images_for(report.cfg, model)
     found: list[int] = []

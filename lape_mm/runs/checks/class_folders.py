@@ -1,4 +1,4 @@
-"""Do class folders, lists of labels and CIFAR's files agree with the config's classes?"""
+"""Checks of class folders, lists of labels and CIFAR's files."""
 from __future__ import annotations
 
 import os
@@ -11,7 +11,7 @@ from .report import Report
 
 
 def check_class_folders(report: Report, source: Source, cls: type) -> list[str] | None:
-    """Folders as classes, or labels of a list, against names and heads.
+    """Checks folders, or the labels of a list, against the config's classes and heads.
 
     Returns:
         the names of the folders; None where there are none or they do not count.
@@ -38,7 +38,7 @@ def check_class_folders(report: Report, source: Source, cls: type) -> list[str] 
 
 
 def check_list(report: Report, source: Source, names: list[str] | None) -> None:
-    """Lines of an image and a label."""
+    """Checks a file of lines 'image label' against the heads."""
     try:
         top = max((int(line.rsplit(' ', 1)[1]) for line in list_from_file(source.ann_file)
                    if line.strip()), default=-1)
@@ -53,7 +53,7 @@ def check_list(report: Report, source: Source, names: list[str] | None) -> None:
 
 
 def check_batches(report: Report, source: Source, cls: Any) -> None:
-    """Files of a dataset that may not fetch them, as far as its class lists them, and heads."""
+    """Checks the files of a data set with ``download=False``, such as CIFAR, and the heads."""
     if hasattr(cls, 'base_folder'):  # CIFAR: one file that is missing refuses both splits
         for name, _ in (*cls.train_list, *cls.test_list):
             path = os.path.join(source.root, cls.base_folder, name)

@@ -1,4 +1,4 @@
-"""Do COCO's categories, images and objects agree with the config's classes?"""
+"""Checks of COCO annotation files."""
 from __future__ import annotations
 
 import json
@@ -22,7 +22,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 def check_coco(report: Report, source: Source, cls: type) -> list[str] | None:
-    """COCO's categories against the expected classes, and those against the heads.
+    """Checks COCO's categories against the config's classes, and those against the heads.
 
     Returns:
         the expected classes in the order of the file; None where they cannot be told.
@@ -68,7 +68,7 @@ def check_coco(report: Report, source: Source, cls: type) -> list[str] | None:
 
 
 def check_objects(report: Report, source: Source, names: list[str]) -> None:
-    """Holes, objects of no image or category, and what is left out."""
+    """Reports objects of unknown images or categories, and warns of what mmdet leaves out."""
     with open(source.ann_file, encoding='utf-8') as file:
         content = json.load(file)
     if not well_formed(report, source, content) \

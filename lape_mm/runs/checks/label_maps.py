@@ -1,4 +1,4 @@
-"""Do the ids of label maps agree with the config's classes?"""
+"""Checks of segmentation label maps."""
 from __future__ import annotations
 
 import os
@@ -16,7 +16,7 @@ SAMPLED_MAPS = 50
 
 
 def check_label_maps(report: Report, source: Source, cls: type) -> None:
-    """Label maps: one for each image, and a sample of their ids against classes and heads."""
+    """Checks that each image has a label map, and a sample of their ids against the classes."""
     defaults = signature(cls).parameters
 
     def setting(name, otherwise):
@@ -45,7 +45,7 @@ def check_label_maps(report: Report, source: Source, cls: type) -> None:
 
 def check_ids(report: Report, source: Source, files: list[str], count: int, reduced: bool,
               ignored: int) -> None:
-    """A sample of label maps: ids within the classes, and not all of them ignored."""
+    """Reports ids beyond the classes, and label maps that are ignored altogether."""
     first, last = (1, count) if reduced else (0, count - 1)
     allowed = {0, *range(first, last + 1), ignored, 255}
     seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""What a run needs, checked before any of it is built: settings, data, classes, checkpoints.
+"""Checks a run's settings, data, classes and checkpoints before it is built.
 
-Every problem of a kind is reported at once, one line each, with the way to put it right. Paths with
-a scheme (``s3://``, ``http://``) are left to the run itself.
+All problems of a kind are reported at once, one line each, with a remedy. Paths with a scheme
+(``s3://``, ``http://``) are not checked.
 """
 from __future__ import annotations
 
@@ -55,10 +55,7 @@ def check_files(cfg: Config, mode: str) -> None:
 
 
 def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
-    """Raises RunError with the problems of the first check that finds any.
-
-    What does not keep a run from starting is printed as a warning.
-    """
+    """Raises RunError with the problems of the first check that finds any; prints warnings."""
     report = Report(cfg)
     for check in checks:
         check(report)
@@ -70,7 +67,7 @@ def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
 
 
 def check_contents(report: Report, mode: str) -> None:
-    """Values, and whether the parts can be built from them and fit together."""
+    """Checks values, builds what costs nothing, and compares channels."""
     check_values(report, mode)
     check_backends(report)
     model = check_builds(report)
@@ -79,7 +76,7 @@ def check_contents(report: Report, mode: str) -> None:
 
 
 def check_backends(report: Report) -> None:
-    """What a run is followed with is installed; mmengine finds out in the midst of its start."""
+    """Reports backends of the visualizer whose package is not installed."""
     for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
         module = BACKENDS.get(str(node.get('type')))
         if module and missing(module):
@@ -87,7 +84,7 @@ def check_backends(report: Report) -> None:
 
 
 def check_data(report: Report, mode: str) -> None:
-    """Checkpoints, data sets and their classes."""
+    """Checks checkpoints, data sets and their classes."""
     check_checkpoints(report, mode)
     missing_roots: list[str] = []
     expected: list[str] | None = None
@@ -106,7 +103,7 @@ def check_data(report: Report, mode: str) -> None:
 
 
 def check_source(report: Report, source: Source, missing_roots: list[str]) -> list[str] | None:
-    """Paths of one data set, and its classes if they can be told from the files."""
+    """Checks the paths of one data set; returns its classes if the files list them."""
     cls: Any = resolve(source.cfg.get('type'), DATASETS, report.scope)
     fetches = cls is not None and 'download' in accepted(cls).parameters  # such as CIFAR
     if fetches and source.cfg.get('download', True) or '://' in source.root + source.ann_file:
@@ -142,7 +139,7 @@ def check_source(report: Report, source: Source, missing_roots: list[str]) -> li
 
 
 def check_evaluators(report: Report, part: str, missing_roots: list[str]) -> None:
-    """Annotation files of ``val_evaluator`` or ``test_evaluator``."""
+    """Reports missing annotation files of ``val_evaluator`` or ``test_evaluator``."""
     for where, evaluator in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
         path = evaluator.get('ann_file')
         if isinstance(path, str) and '://' not in path and not os.path.isfile(path) and not any(
@@ -152,7 +149,7 @@ def check_evaluators(report: Report, part: str, missing_roots: list[str]) -> Non
 
 
 def check_checkpoints(report: Report, mode: str) -> None:
-    """Every local checkpoint that the run will read, and that a frozen recipe has one."""
+    """Reports missing local checkpoints, and frozen parameters without pretrained weights."""
     cfg, named = report.cfg, {}
     if path := cfg.get('load_from'):
         named[path] = 'load_from'

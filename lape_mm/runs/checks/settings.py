@@ -1,10 +1,10 @@
 """Names in a config: types, their settings, and what the run reads at the top.
 
-mmengine finds a misspelt name when it builds that part of a run, which for some is hours later, and
-never finds a name that nothing reads. Here every dict that the run builds from is held against the
-constructor that it goes to, before anything is built. Modules of the model edit the dicts that they
-hand on: `lape_mm.runs.checks.build` builds them, and only what would pass unnoticed is looked for
-here.
+mmengine finds a misspelt name when it builds that part of a run, sometimes hours later, and never
+finds a key that nothing reads. Here every dict is compared with the constructor that it goes to
+before anything is built. Modules edit the dicts that they hand on to parts of the model, so that
+`lape_mm.runs.checks.build` builds the model instead; here it is only searched for strings in place
+of numbers and for misspelt names beside ``**kwargs``.
 """
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def settled(place: Place, cfg: Mapping) -> Place | None:
 
 
 def check_place(report: Report, place: Place) -> None:
-    """Holds one dict against the constructor that it goes to."""
+    """Compares one dict with the constructor that it goes to."""
     node, build = place.node, place.build
     if not isinstance(node, Mapping):
         if isinstance(node, (str, int, float)):  # else it is built already
@@ -200,7 +200,7 @@ def check_place(report: Report, place: Place) -> None:
 
 
 def check_model(report: Report) -> None:
-    """Strings for numbers, and names that ``**kwargs`` would take without a word."""
+    """Reports strings in place of numbers, and misspelt names that ``**kwargs`` would take."""
     for where, node in walk({'model': report.cfg.get('model')}):
         build = resolve(node.get('type'), registry.MODELS, report.scope) or resolve(
             node.get('type'), registry.TASK_UTILS, report.scope)

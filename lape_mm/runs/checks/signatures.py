@@ -40,8 +40,8 @@ class Accepted(NamedTuple):
 def accepted(build: Callable) -> Accepted:
     """The arguments of a class or function.
 
-    A constructor with ``**kwargs`` is read together with the next one above it, which most hand
-    them on to. It stays open: it may look up further names by itself.
+    A constructor with ``**kwargs`` also takes what the next one in its class's order takes. It
+    stays open, since it may look up further names itself.
     """
     functions = [build]
     if isinstance(build, type):
