@@ -1,4 +1,4 @@
-"""Lists in messages."""
+"""Lists and errors in messages."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -9,3 +9,17 @@ def some(values: Sequence, most: int = 3, show: Callable[[Any], str] = repr) -> 
     """The first few values of a list, and how many more there are: ``'a', 'b' and 4 more``."""
     shown = ', '.join(map(show, values[:most]))
     return shown + (f' and {len(values) - most} more' if len(values) > most else '')
+
+
+def first_line(error: BaseException | str, *, kind: bool = False, most: int = 200) -> str:
+    """The first line of an error's text; its type's name where it has no text.
+
+    Args:
+        error: an error, or its text.
+        kind: whether the type stands before the text: ``KeyError: ..``.
+        most: characters after which the text is cut off.
+    """
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return (f'{type(error).__name__}: ' if kind else '') + lines[0][:most]

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer, print_log
 
+from lape_mm.wording import first_line
+
 REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
         torch.int16, torch.int8, torch.uint8, torch.bool}
 _trusted = False
@@ -86,7 +88,7 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
         except CheckpointError:
             raise
         except Exception as error:  # a damaged file may fail anywhere
-            raise CheckpointError(f'damaged, truncated or no checkpoint ({_first_line(error)})') \
+            raise CheckpointError(f'damaged, truncated or no checkpoint ({first_line(error)})') \
                 from None
         if not isinstance(content, dict):
             raise CheckpointError(f'a {type(content).__name__}, expected a dict of weights')
@@ -203,11 +205,6 @@ def _download(address: str) -> str:
         try:
             torch.hub.download_url_to_file(address, str(target))  # all of it or nothing
         except OSError as error:
-            raise CheckpointError(f'{address}: cannot be downloaded ({_first_line(error)})') \
+            raise CheckpointError(f'{address}: cannot be downloaded ({first_line(error)})') \
                 from None
     return str(target)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -17,8 +17,9 @@ from lape_mm.requirements import (
     plain_mmcv,
     untested,
 )
+from lape_mm.wording import first_line
 
-from .report import ONEDL, Doctor, first_line, version_of
+from .report import ONEDL, Doctor, version_of
 
 PYTHONS = ((3, 10), (3, 13))  # as in pyproject.toml
 OLDEST = {'torch': '2.7', 'timm': '1.0.16'}
@@ -79,8 +80,8 @@ def check_cuda(doctor: Doctor, torch) -> None:
             doctor.say('ok', f'CUDA {torch.version.cuda}: {", ".join(names)} (1 + 1 is {value:g})')
         except Exception as error:
             doctor.say('BROKEN', f'CUDA {torch.version.cuda} does not compute: '
-                       f'{first_line(error)}', 'install a torch that is built for this GPU and '
-                       'driver: https://pytorch.org/get-started/locally')
+                       f'{first_line(error, kind=True)}', 'install a torch that is built for '
+                       'this GPU and driver: https://pytorch.org/get-started/locally')
     elif shutil.which('nvidia-smi'):
         kind = f'for CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'
         doctor.say('note', f'there is an NVIDIA driver, but torch (built {kind}) sees no GPU: '
@@ -125,7 +126,8 @@ def run_operator(doctor: Doctor) -> None:
         except Exception as error:
             doctor.broken.add('mmcv._ext')
             # compiled for another torch, or without the CUDA toolkit for the CPU alone
-            doctor.say('BROKEN', f"mmcv's operators on {device}: {kind}: {first_line(error)}",
+            doctor.say('BROKEN', f"mmcv's operators on {device}: {kind}: "
+                       f'{first_line(error, kind=True)}',
                        plain_mmcv() if compiled() else 'pip install --force-reinstall torchvision')
 
 
@@ -157,9 +159,9 @@ def check_models(doctor: Doctor) -> None:
             sum(level.sum() for level in maps).backward()
             doctor.say('ok', 'lape_mm: a ViT-Adapter computes maps and gradients')
         except Exception as error:
-            doctor.say('BROKEN', f'lape_mm: a ViT-Adapter does not run: {first_line(error)}',
-                       'pip install --force-reinstall --no-deps lape_mm; if it stays, please '
-                       'report it with this output')
+            doctor.say('BROKEN', 'lape_mm: a ViT-Adapter does not run: '
+                       f'{first_line(error, kind=True)}', 'pip install --force-reinstall '
+                       '--no-deps lape_mm; if it stays, please report it with this output')
 
 
 def check_folder(doctor: Doctor, folder: str, what: str) -> None:
@@ -208,7 +210,7 @@ def check_config(doctor: Doctor, path: str) -> None:
             doctor.say('BROKEN', f'{path}: {text}', f'pip {remedy}' if ': pip ' in problem
                        else remedy)
     except Exception as error:
-        doctor.say('BROKEN', f'{path}: {first_line(error)}', 'see the config')
+        doctor.say('BROKEN', f'{path}: {first_line(error, kind=True)}', 'see the config')
 
 
 def check_versions(doctor: Doctor) -> None:

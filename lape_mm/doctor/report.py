@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from lape_mm.requirements import install_hint, plain_mmcv
+from lape_mm.wording import first_line
 
 ONEDL = 'pip install "lape_mm[onedl]"'
 # what an import's error says -> what mends it
@@ -65,15 +66,9 @@ class Doctor:
             return import_module(module)
         except Exception as error:  # a broken package raises whatever it likes
             self.broken.add(module)
-            self.say('BROKEN', f'{module} cannot be imported: {first_line(error)}',
-                     remedy_of(module, error) or remedy)
+            self.say('BROKEN', f'{module} cannot be imported: '
+                     f'{first_line(error, kind=True)}', remedy_of(module, error) or remedy)
             return None
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line."""
-    lines = str(error).strip().splitlines()
-    return f'{type(error).__name__}: {lines[0][:200]}' if lines else type(error).__name__
 
 
 def remedy_of(module: str, error: Exception) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lape_mm.backbones import fold
 from lape_mm.requirements import require
+from lape_mm.wording import first_line
 
 from .graph import Graph
 
@@ -90,9 +91,8 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
         assert program is not None  # it is one with dynamo
     except Exception as error:  # whatever in the model it stumbles upon
         cause = error.__cause__ or error
-        first = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise ExportError(f'PyTorch cannot export {type(graph.model).__name__} to ONNX: '
-                          f'{type(cause).__name__}: {first}') from error
+                          f'{first_line(cause, kind=True)}') from error
     proto = program.model_proto
     written = {entry.version for entry in proto.opset_import if entry.domain == ''}
     if written != {opset}:

@@ -20,7 +20,7 @@ from lape_mm.requirements import install_hint, missing
 
 from .arguments import apply_trust
 from .arguments import joining as read_joining
-from .checks.trial import build_model
+from .checks.build import build_model
 from .config import load_config, our_backbones
 from .errors import RunError
 from .images import find_images, load_images

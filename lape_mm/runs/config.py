@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
@@ -13,8 +14,8 @@ from lape_mm.requirements import TOOLBOXES, install_hint, missing
 from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
-from .checks.calls import check_call
 from .checks.report import Report
+from .checks.signatures import check_call
 from .errors import RunError
 
 
@@ -58,18 +59,19 @@ def load_config(path: str, *, options: Mapping | None = None,
     return cfg
 
 
-def walk(node, path: str = '') -> Iterator[tuple[str, MutableMapping]]:
+def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
+    """Everything below a dict or list with its dotted path, the outer ones first."""
+    if path:
+        yield path, node
+    children = node.items() if isinstance(node, Mapping) else enumerate(
+        node if isinstance(node, (list, tuple)) else ())
+    for key, child in list(children):
+        yield from entries(child, f'{path}.{key}' if path else str(key))
+
+
+def walk(node) -> Iterator[tuple[str, MutableMapping]]:
     """Every dict of a config with its dotted path, the outer ones first."""
-    if isinstance(node, MutableMapping):
-        if path:
-            yield path, node
-        children = list(node.items())
-    elif isinstance(node, (list, tuple)):
-        children = list(enumerate(node))
-    else:
-        return
-    for key, child in children:
-        yield from walk(child, f'{path}.{key}' if path else str(key))
+    return ((path, one) for path, one in entries(node) if isinstance(one, MutableMapping))
 
 
 def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
@@ -101,7 +103,7 @@ def check_joining(joining: str | Mapping) -> None:
 
 
 def check_scenes(cfg: Config) -> None:
-    """Raises RunError for settings of the embedded data set that there are none of."""
+    """Raises RunError for unknown settings of the built-in data set."""
     if isinstance(scenes := cfg.get('scenes'), Mapping):
         from lape_mm.datasets.scenes import prepare
         report = Report(cfg)

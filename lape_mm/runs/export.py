@@ -13,9 +13,10 @@ from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.export.onnx import BATCHES, NEEDED, OPSETS, ExportError, export_onnx
 from lape_mm.requirements import install_hint, missing
+from lape_mm.wording import first_line
 
 from .arguments import apply_trust
-from .checks.trial import build_model
+from .checks.build import build_model
 from .config import load_config, our_backbones
 from .errors import RunError
 from .images import SUFFIXES, find_images, fit, turns_channels
@@ -108,6 +109,5 @@ def validation_images(cfg: Config, size: tuple[int, int]) -> list[Tensor]:
         return [fit(dataset[index]['inputs'], size)
                 for index in range(min(len(dataset), max(BATCHES)))]
     except Exception as error:  # a data set is anybody's code
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RunError(f"the config's test images cannot be read ({first}): name a folder of "
-                       'images by --images') from error
+        raise RunError(f"the config's test images cannot be read ({first_line(error)}): "
+                       'name a folder of images by --images') from error

@@ -275,13 +275,6 @@ def test_a_mistake_ends_before_the_run_is_built(task, mistake, said, train, caps
     assert not (tmp_path / 'run').exists()
 
 
-def test_what_a_part_of_the_model_does_not_look_at_is_told(train, capsys):
-    with pytest.raises(Built):
-        train('mask_rcnn', 'model.train_cfg.rcnn.sampler.seed=3')
-    line, = [line for line in capsys.readouterr().err.splitlines() if line.startswith('warning: ')]
-    assert line.startswith('warning: model.train_cfg.rcnn.sampler: seed=3: RandomSampler')
-
-
 def test_a_mistake_ends_before_the_data_are_drawn(train, monkeypatch):
     monkeypatch.setattr(session, 'draw_scenes', None)
     assert train('deit', 'model.backbone.joining=lap') == 2

@@ -11,7 +11,7 @@ from mmengine.registry import MODELS  # noqa: E402
 
 from lape_mm.engine import BFloat16OptimWrapper, bfloat16  # noqa: E402
 from lape_mm.runs import amp, arguments  # noqa: E402
-from lape_mm.runs.checks.trial import build_model  # noqa: E402
+from lape_mm.runs.checks.build import build_model  # noqa: E402
 from lape_mm.runs.config import (  # noqa: E402
     check_joining,
     load_config,

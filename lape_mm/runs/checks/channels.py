@@ -1,34 +1,44 @@
-"""Do backbone, neck and heads fit together? Otherwise the first iteration ends in a traceback.
+"""Checks that backbone, neck and heads have matching channels.
 
-A model without values, see `lape_mm.runs.checks.trial`, is run on images without values, as far as
-that goes: where it does not, nothing is said.
+The model on the meta device (see `lape_mm.runs.checks.build`) runs on meta images. A part that
+cannot run there ends the check without a report.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from timm.layers import to_2tuple
 from torch import Tensor, nn
+
+from .report import Report
 
 HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
 ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_head'))
 
 
 @torch.no_grad()
-def check_channels(report, model: nn.Module) -> None:
-    """Reports parts that are made for other channels than they will get."""
+def check_channels(report: Report, model: nn.Module) -> None:
+    """Reports parts whose ``in_channels`` differ from what they are given."""
     model.to('meta')  # tables made of ranges have values
-    given = channels(model, 'backbone', images_for(report.cfg, model))
-    source, neck = 'model.backbone', getattr(model, 'neck', None)
-    if given and isinstance(neck, nn.Module):
-        maps, found = given
-        if not expect(report, 'model.neck', neck, found, source):
+    maps: Any = images_for(report.cfg, model)
+    found: list[int] = []
+    source = ''
+    for where, part in parts(model, 'model', ('backbone', 'neck')):
+        if source and not expect(report, where, part, found, source):
             return
-        given, source = channels(model, 'neck', maps), 'model.neck'
-    if not given:
+        try:
+            maps, source = part(maps), where
+            # a distilled model's last output is a pair
+            given = [one[0] if isinstance(one, (tuple, list)) else one for one in maps]
+            found = [one.shape[1] for one in given if one.dim() in (2, 4)]
+        except Exception:  # it needs values
+            return
+        if len(found) < len(given):
+            return
+    if not found:
         return
-    _, found = given
     for where, head in parts(model, 'model', HEADS):
         expect(report, where, head, found, source)
     roi_head = getattr(model, 'roi_head', None)
@@ -51,19 +61,6 @@ def images_for(cfg, model: nn.Module) -> Tensor:
     return torch.empty(2, count if isinstance(count, int) else 3, *to_2tuple(size), device='meta')
 
 
-def channels(model: nn.Module, name: str, given) -> tuple[tuple, list[int]] | None:
-    """What a part of the model makes of ``given``, and the channels; None where that is unclear."""
-    try:
-        outputs = getattr(model, name)(given)
-        # a distilled model's last output is a pair
-        found = [(output[0] if isinstance(output, (tuple, list)) else output)
-                 for output in outputs]
-        return (outputs, [output.shape[1] for output in found]) if all(
-            output.dim() in (2, 4) for output in found) else None
-    except Exception:  # what it needs values for
-        return None
-
-
 def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:
     """Paths and modules of those parts that there are, of lists each entry."""
     for name in names:
@@ -74,7 +71,7 @@ def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tupl
             yield f'{where}.{name}', part
 
 
-def expect(report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
+def expect(report: Report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
     """Whether a part can take maps of these channels; reports it where it cannot."""
     wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
     if index is not None:  # mmseg's heads pick their maps

@@ -1,16 +1,17 @@
-"""Which classes a config's data and its heads have."""
+"""The data sets of a config, and the classes of its data and its heads."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from mmengine.fileio import list_from_file
-from mmengine.registry import DATASETS
 
 from ..config import walk
+from .report import Report
+from .settings import DATASET
 
 # those whose classes are the data set's; an edge or a semantic branch has others
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
@@ -18,29 +19,50 @@ CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head'
 
 
 @dataclass
-class Found:
-    """The classes of a dataset, in the order of their labels.
+class Source:
+    """One data set of a config, below all wrappers.
 
     Attributes:
-        kind: 'class folders' or 'annotated classes'.
-        names: label -> name.
+        where: its dotted path in the config, such as ``train_dataloader.dataset``.
+        cfg: its dict.
+        root: its data_root, '' for none.
+        ann_file: path of the annotation file, '' for none.
+        folders: name in data_prefix -> folder.
     """
 
-    kind: str
-    names: list[str]
+    where: str
+    cfg: Mapping
+    root: str
+    ann_file: str
+    folders: dict[str, str]
 
 
-def dataset_class(kind, scope: str | None) -> type | None:
-    """The class that a dataset's ``type`` names, None for an unknown one."""
-    if isinstance(kind, type) or kind is None:
-        return kind
-    with DATASETS.switch_scope_and_registry(scope) as registry:
-        return registry.get(kind)
+def sources(cfg: Mapping, part: str) -> Iterator[Source]:
+    """The data sets of a loader, below RepeatDataset, ConcatDataset and the like.
 
-
-def downloads(cls: type | None) -> bool:
-    """Whether a dataset knows how to fetch its files, as mmpretrain's CIFAR does."""
-    return cls is not None and 'download' in signature(cls).parameters
+    Args:
+        cfg: of the run.
+        part: 'train', 'val' or 'test'.
+    """
+    loader = f'{part}_dataloader'
+    for where, dataset in walk({loader: cfg.get(loader)}):
+        if not re.fullmatch(DATASET, where) or {'dataset', 'datasets'} & set(dataset):
+            continue
+        root = os.path.expanduser(dataset.get('data_root') or '')
+        prefix: Any = dataset.get('data_prefix') or {}
+        if isinstance(prefix, str):  # mmpretrain
+            prefix = {'img_path': prefix}
+        ann_file = dataset.get('ann_file') or ''
+        if split := dataset.get('split'):  # mmpretrain's ImageNet
+            prefix = prefix or {'img_path': split}
+            listed = os.path.join('meta', f'{split}.txt')
+            if not ann_file and os.path.isfile(os.path.join(root, listed)):
+                ann_file = listed
+        yield Source(
+            where=where, cfg=dataset, root=root,
+            ann_file=os.path.join(root, ann_file) if ann_file else '',
+            folders={name: os.path.join(root, path) for name, path in prefix.items()
+                     if isinstance(path, str)})
 
 
 def heads(model: Mapping) -> Iterator[tuple[str, int]]:
@@ -55,37 +77,30 @@ def heads(model: Mapping) -> Iterator[tuple[str, int]]:
             yield path, count
 
 
-def check_heads(report, source, count: int, what: str) -> None:
+def check_heads(report: Report, source: Source, count: int, what: str = 'classes') -> None:
     """Reports the heads that are not made for ``count`` classes."""
-    if wrong := [path for path, classes in heads(report.cfg.model) if classes != count]:
-        now = sorted({classes for path, classes in heads(report.cfg.model) if path in wrong})
-        report.add(source.where, f'{what}, but the model is made for '
-                   f'{" or ".join(map(str, now))} classes',
+    wrong = {path: classes for path, classes in heads(report.cfg.model) if classes != count}
+    if wrong:
+        report.add(source.where, f'{count} {what}, but the model is made for '
+                   f'{" or ".join(map(str, sorted(set(wrong.values()))))} classes',
                    'pass --cfg-options ' + ' '.join(f'{path}.num_classes={count}'
                                                     for path in wrong))
 
 
-def named_classes(source) -> Any:
-    """The classes that a dataset's settings name: a list, the path of a file, or None."""
-    return (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
+def class_names(source: Source, cls: type) -> list[str] | None:
+    """The classes that the config expects: of its metainfo, else of the dataset's class.
 
-
-def check_named(report, source) -> bool:
-    """Whether the classes that a dataset names can be read, or are somewhere else altogether."""
-    named = named_classes(source)
-    if not isinstance(named, str) or '://' in named or os.path.isfile(os.path.expanduser(named)):
-        return True
-    report.add(source.where, f'classes is the text {named!r}, which is no file; expected a list of '
-               f'names, or a file of them', f'a single class takes a comma: ({named!r},)')
-    return False
-
-
-def class_names(source, cls: type) -> list[str] | None:
-    """The classes that the config expects: of its metainfo, else of the dataset's class."""
-    names = named_classes(source)
-    if isinstance(names, str):
-        names = None if '://' in names else list_from_file(os.path.expanduser(names))
-    if names is None:
+    Raises:
+        ValueError: they are a text that is no file's path.
+    """
+    names: Any = (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
+    if isinstance(names, str) and '://' not in names:
+        if not os.path.isfile(path := os.path.expanduser(names)):
+            raise ValueError(f'classes is the text {names!r}, which is no file; expected a list of '
+                             'names, or a file of them; a single class takes a comma: '
+                             f'({names!r},)')
+        return list_from_file(path)
+    if names is None or isinstance(names, str):
         names = getattr(cls, 'METAINFO', {}).get('classes')
     return None if names is None else list(names)
 

@@ -1,4 +1,4 @@
-"""Do the ids of label maps agree with the config's classes?"""
+"""Checks of segmentation label maps."""
 from __future__ import annotations
 
 import os
@@ -9,13 +9,14 @@ from PIL import Image
 
 from lape_mm.wording import some
 
-from .classes import check_heads, class_names
+from .classes import Source, check_heads, class_names
+from .report import Report
 
 SAMPLED_MAPS = 50
 
 
-def check_label_maps(report, source, cls: type) -> None:
-    """Label maps: one for each image, and a sample of their ids against classes and heads."""
+def check_label_maps(report: Report, source: Source, cls: type) -> None:
+    """Checks that each image has a label map, and a sample of their ids against the classes."""
     defaults = signature(cls).parameters
 
     def setting(name, otherwise):
@@ -24,36 +25,32 @@ def check_label_maps(report, source, cls: type) -> None:
 
     names = class_names(source, cls)
     if names is not None:
-        check_heads(report, source, len(names), f'{len(names)} classes')
-    maps = source.folders.get('seg_map_path')
-    if not maps or 'img_path' not in source.folders or source.ann_file:
+        check_heads(report, source, len(names))
+    maps, folder = source.folders.get('seg_map_path'), source.folders.get('img_path')
+    if not maps or folder is None or source.ann_file:
         return
-    images = _stems(source.folders['img_path'], setting('img_suffix', '.jpg'))
-    labelled = _stems(maps, setting('seg_map_suffix', '.png'))
+    suffix, map_suffix = setting('img_suffix', '.jpg'), setting('seg_map_suffix', '.png')
+    images, labelled = _stems(folder, suffix), _stems(maps, map_suffix)
     if not images:
-        report.add(source.where, f'{source.folders["img_path"]} holds no '
-                   f'*{setting("img_suffix", ".jpg")}')
-        return
-    if lacking := sorted(set(images) - set(labelled)):
-        report.add(source.where, f'{len(lacking)} of {len(images)} images have no '
-                   f'*{setting("seg_map_suffix", ".png")} in {maps}: {some(lacking)}')
-        return
-    if names is None:
-        return
-    # a subset of the classes is picked from the ids of all of them
-    count = max(len(names), len(getattr(cls, 'METAINFO', {}).get('classes', ())))
-    check_ids(report, source, sorted(labelled[stem] for stem in images), count,
-              bool(setting('reduce_zero_label', False)), setting('ignore_index', 255))
+        report.add(source.where, f'{folder} holds no *{suffix}')
+    elif lacking := sorted(set(images) - set(labelled)):
+        report.add(source.where, f'{len(lacking)} of {len(images)} images have no *{map_suffix} in '
+                   f'{maps}: {some(lacking)}')
+    elif names is not None:
+        # a subset of the classes is picked from the ids of all of them
+        count = max(len(names), len(getattr(cls, 'METAINFO', {}).get('classes', ())))
+        check_ids(report, source, sorted(labelled[stem] for stem in images), count,
+                  bool(setting('reduce_zero_label', False)), setting('ignore_index', 255))
 
 
-def check_ids(report, source, files: list[str], count: int, reduced: bool, ignored: int) -> None:
-    """A sample of label maps: ids within the classes, and not all of them ignored."""
+def check_ids(report: Report, source: Source, files: list[str], count: int, reduced: bool,
+              ignored: int) -> None:
+    """Reports ids beyond the classes, and label maps that are ignored altogether."""
     first, last = (1, count) if reduced else (0, count - 1)
     allowed = {0, *range(first, last + 1), ignored, 255}
-    step = max(1, len(files) // SAMPLED_MAPS)
     seen: set[int] = set()
     setting = f'reduce_zero_label={reduced} and {count} classes'
-    for file in files[::step][:SAMPLED_MAPS]:
+    for file in files[::max(1, len(files) // SAMPLED_MAPS)][:SAMPLED_MAPS]:
         try:
             with Image.open(file) as picture:
                 ids = np.asarray(picture)
@@ -81,10 +78,6 @@ def check_ids(report, source, files: list[str], count: int, reduced: bool, ignor
 
 def _stems(folder: str, suffix: str) -> dict[str, str]:
     """Path below the folder, without suffix -> file; as mmseg pairs images and label maps."""
-    files = {}
-    for here, _, names in os.walk(folder):
-        for name in names:
-            if name.endswith(suffix):
-                path = os.path.join(here, name)
-                files[os.path.relpath(path, folder)[:-len(suffix)]] = path
-    return files
+    paths = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
+    return {os.path.relpath(path, folder).removesuffix(suffix): path for path in paths
+            if path.endswith(suffix)}

@@ -16,6 +16,11 @@ class Report:
     found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def scope(self) -> str | None:
+        """The toolbox that names of types are looked up in."""
+        return self.cfg.get('default_scope')
+
     def add(self, where: str, text: str, remedy: str = '') -> None:
         """Takes a problem and its remedy, in which ``{where}`` stands for each of its places."""
         places = self.found.setdefault((text, remedy), [])
@@ -30,12 +35,10 @@ class Report:
         """One line a problem: its places, what is wrong, what to do."""
         lines = []
         for (text, remedy), places in self.found.items():
+            words = (' '.join(word.replace('{where}', place) for place in places)
+                     if '{where}' in word else word for word in remedy.split(' '))
             line = f'{", ".join(places)}: {text}'
-            if remedy:
-                words = (' '.join(word.replace('{where}', place) for place in places)
-                         if '{where}' in word else word for word in remedy.split(' '))
-                line += f'; {" ".join(words)}'
-            lines.append(line)
+            lines.append(f'{line}; {" ".join(words)}' if remedy else line)
         return lines
 
     def path_remedy(self, path: str, key: str) -> str:

@@ -1,148 +1,115 @@
-"""What may stand in a config's dict: the arguments that a constructor takes, by name.
-
-A constructor with ``**kwargs`` takes what the class above it takes if it hands them on, nothing
-more if it never looks at them, and anything if it does something else with them: its source says
-which.
-"""
+"""What a constructor takes, by the signatures along its class, and what a ``type`` stands for."""
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from inspect import Parameter
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from typing import NamedTuple
 
+from mmengine import registry
+from mmengine.hooks import EMAHook
+from mmengine.registry import Registry
 from torch import nn
 
+from lape_mm.requirements import TOOLBOXES, missing
 
-@dataclass(frozen=True)
-class Accepted:
+from .report import Report
+
+FEW = 15  # so many types are all listed
+ALIKE = .82  # from here on an unknown name beside **kwargs is a misspelt one
+
+
+class Accepted(NamedTuple):
     """What a constructor or function takes.
 
     Attributes:
-        parameters: name -> parameter; None for a name that is only looked up in ``**kwargs``.
-        required: names of the outermost constructor without a default.
+        parameters: name -> parameter.
+        required: names without a default.
         open: whether it takes other names as well.
-        swallows: whether it takes them without looking at them, and is counted as closed.
     """
 
-    parameters: dict[str, Parameter | None]
+    parameters: dict[str, Parameter]
     required: tuple[str, ...]
     open: bool
-    swallows: bool = False
 
 
 @cache
 def accepted(build: Callable) -> Accepted:
-    """The arguments of a class or function, as far as its constructors hand them on."""
-    parameters: dict[str, Parameter | None] = {}
+    """The arguments of a class or function.
+
+    A constructor with ``**kwargs`` also takes what the next one in its class's order takes. It
+    stays open, since it may look up further names itself.
+    """
+    functions = [build]
+    if isinstance(build, type):
+        functions = [vars(cls)['__init__'] for cls in build.__mro__
+                     if '__init__' in vars(cls) and cls not in (object, nn.Module)]
+    parameters: dict[str, Parameter] = {}
     required: tuple[str, ...] | None = None
-    for function in _functions(build):
-        if function is None:
-            break
+    for function in functions:
         try:
-            entries = list(inspect.signature(function).parameters.values())
+            # a constructor's decorator may take old names, too: mmcv's deprecated_api_warning
+            entries = list(signature(function, follow_wrapped=function is build)
+                           .parameters.values())
         except (TypeError, ValueError):  # compiled
-            return Accepted(parameters, required or (), True)
-        entries = entries[1:] if isinstance(build, type) else entries
-        named = [entry for entry in entries
-                 if entry.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+            break
+        named = [entry for entry in entries[isinstance(build, type):] if entry.kind in (
+            Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+        parameters = {**{entry.name: entry for entry in named}, **parameters}
         if required is None:
             required = tuple(entry.name for entry in named if entry.default is Parameter.empty)
-        for entry in named:
-            parameters.setdefault(entry.name, entry)
-        rest = next((entry.name for entry in entries if entry.kind is Parameter.VAR_KEYWORD), None)
-        if rest is None:
-            break
-        looked_up, handed_on, elsewhere = uses(function, rest)
-        for name in looked_up:
-            parameters.setdefault(name, None)
-        if elsewhere:
-            return Accepted(parameters, required, True)
-        if not handed_on:
-            return Accepted(parameters, required, False, swallows=True)
-    return Accepted(parameters, required or (), False)
+        if all(entry.kind is not Parameter.VAR_KEYWORD for entry in entries):
+            return Accepted(parameters, required, function is not functions[0])
+    return Accepted(parameters, required or (), True)
 
 
-def _functions(build: Callable) -> Iterator[Callable | None]:
-    """The constructors of a class, its own first; None where there is nothing to hand on to."""
-    if not isinstance(build, type):
-        yield build
-        return
-    for cls in build.__mro__:
-        if cls in (object, nn.Module):  # both refuse what reaches them
-            yield None
-        elif '__init__' in vars(cls):
-            yield vars(cls)['__init__']
-        elif '__new__' in vars(cls):
-            yield vars(cls)['__new__']
+def check_call(report: Report, where: str, build: Callable, settings: Mapping,
+               supplied: Sequence[str] = ()) -> None:
+    """Reports settings that a constructor does not know, lacks, or takes as numbers alone.
 
-
-def uses(function: Callable, rest: str) -> tuple[set[str], bool, bool]:
-    """What a constructor does with its ``**rest``.
-
-    Returns:
-        names that it looks up, such as ``rest.pop('name')``; whether it hands them on to another
-        constructor, ``super().__init__(**rest)``; whether it does anything else with them.
+    Args:
+        report: takes the problems.
+        where: dotted path of the settings.
+        build: a class or function.
+        settings: what the config gives it.
+        supplied: arguments that the run adds.
     """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-    except (OSError, SyntaxError, TypeError):  # there is no source
-        return set(), False, True
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    looked_up, handed_on, elsewhere = set(), False, False
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Name) or node.id != rest:
-            continue
-        outer = parents[node]
-        if isinstance(node.ctx, ast.Store) or isinstance(outer, ast.Dict) and isinstance(
-                parents[outer], ast.Assign):  # rest = {'extensions': .., **rest}
-            elsewhere |= not _renewed(node.id, node, parents)
-        elif isinstance(outer, ast.keyword) and isinstance(call := parents[outer], ast.Call) \
-                and isinstance(call.func, ast.Attribute) and call.func.attr == '__init__':
-            handed_on = True
-        elif (name := _looked_up(node, outer, parents)) is not None:
-            looked_up.add(name)
-        else:
-            elsewhere = True
-    return looked_up, handed_on, elsewhere
+    check_names(report, where, build, settings, supplied)
+    for name in accepted(build).required:
+        if name not in settings and name not in supplied:
+            report.add(where, f'{build.__name__} needs {name!r}')
 
 
-def _renewed(name: str, node: ast.AST, parents: dict) -> bool:
-    """Whether a node is part of ``name = {.., **name}``."""
-    while not isinstance(node, ast.stmt):
-        node = parents[node]
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and [
-        getattr(target, 'id', None) for target in node.targets] == [name]
-
-
-def _looked_up(node: ast.Name, outer: ast.AST, parents: dict) -> str | None:
-    """'x' of ``rest.pop('x')``, ``rest.get('x')``, ``rest['x']`` and ``'x' in rest``."""
-    found = None
-    if isinstance(outer, ast.Attribute) and outer.attr in ('get', 'pop', 'setdefault') \
-            and isinstance(call := parents[outer], ast.Call) and call.args:
-        found = call.args[0]
-    elif isinstance(outer, ast.Subscript) and outer.value is node:
-        found = outer.slice
-    elif isinstance(outer, ast.Compare) and outer.comparators == [node] \
-            and isinstance(outer.ops[0], (ast.In, ast.NotIn)):
-        found = outer.left
-    return found.value if isinstance(found, ast.Constant) and isinstance(found.value, str) \
-        else None
+def check_names(report: Report, where: str, build: Callable, settings: Mapping,
+                supplied: Sequence[str] = ()) -> None:
+    """`check_call` for some of the settings."""
+    known, scope = accepted(build), report.scope
+    if isinstance(build, type) and issubclass(build, EMAHook):
+        # keeps its **kwargs for the averaged model, which it builds when the run starts
+        kind = settings.get('ema_type', 'ExponentialMovingAverage')
+        if (average := resolve(kind, registry.MODELS, scope)) is None:
+            report.add(where, unknown_type(kind, registry.MODELS, scope))
+            return
+        known = Accepted({**known.parameters, **accepted(average).parameters}, (), False)
+    allowed = [name for name in known.parameters if name not in supplied]
+    for name, value in settings.items():
+        if expected := wrong_kind(known.parameters.get(name), value):
+            report.add(where, f'{name}={value!r} of {build.__name__}: expected {expected}')
+        elif name not in known.parameters and (
+                not known.open or nearest(name, known.parameters, ALIKE)):
+            report.add(where, f'{name}={short(value)}: {build.__name__} has no setting {name!r}'
+                       f'{hint(name, allowed)}, expected one of {", ".join(allowed)}')
 
 
 def wrong_kind(parameter: Parameter | None, value) -> str | None:
     """What was expected in the place of a string, going by default and annotation; else None."""
     if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str):
         return None
-    annotation = parameter.annotation
-    if annotation is Parameter.empty:
-        words = set()
-    else:
+    annotation, words = parameter.annotation, set()
+    if annotation is not Parameter.empty:
         text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
         words = set(re.findall(r'\w+', text)) - {
             'None', 'NoneType', 'Optional', 'Tensor', 'Union', 'torch', 'typing'}
@@ -150,19 +117,53 @@ def wrong_kind(parameter: Parameter | None, value) -> str | None:
             return None
     if isinstance(parameter.default, bool) or words == {'bool'}:
         return 'True or False'
-    if words or isinstance(parameter.default, (int, float)):
-        return 'a number'
-    return None
+    return 'a number' if words or isinstance(parameter.default, (int, float)) else None
 
 
-def nearest(name: str, known: Iterable[str], count: int = 1, cutoff: float = .6) -> list[str]:
+def resolve(kind, among: Registry, scope: str | None) -> Callable | None:
+    """What a ``type`` stands for; None for an unknown one."""
+    if not isinstance(kind, str):
+        return kind if callable(kind) else None
+    if among is registry.FUNCTIONS:  # toolboxes have no child of it
+        return among.get(kind)
+    with among.switch_scope_and_registry(scope) as own:
+        return own.get(kind)
+
+
+def unknown_type(kind, among: Registry, scope: str | None) -> str:
+    """Says that there is no such ``type``, and what is like it."""
+    if not isinstance(kind, str):
+        return f'type={short(kind)}: expected the name of a {among.name}'
+    text, known = f'type={kind!r}: there is no such {among.name}', []
+    prefix, dot, _ = kind.partition('.')
+    if dot and find_spec(prefix):
+        with among.switch_scope_and_registry(prefix) as own:
+            own.import_from_location()
+            known = [f'{prefix}.{other}' for other in own.module_dict]
+    else:
+        with among.switch_scope_and_registry(scope) as own:
+            while own is not None:
+                known += own.module_dict
+                own = own.parent
+        text += f' for default_scope={scope!r}' if scope else ''
+    owners = [name for name, needed in TOOLBOXES.items() if name != scope and find_spec(name)
+              and not missing(*needed) and resolve(kind, among, name)]
+    if owners:
+        return (f'{text}; {" and ".join(owners)} has one: is default_scope right? Otherwise write '
+                f'type={f"{owners[0]}.{kind}"!r}')
+    if alike := nearest(kind, known, count=3):
+        return f'{text}, did you mean {" or ".join(map(repr, alike))}?'
+    return text + (f', expected one of {", ".join(sorted(known))}' if len(known) <= FEW else '')
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = .6, count: int = 1) -> list[str]:
     """The most alike of some names, whatever the case of their letters."""
     by_lower = {other.lower(): other for other in known}
     return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, count, cutoff)]
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """', did you mean ..' if there is a name much alike."""
+    """', did you mean ..' if a known name is much alike."""
     found = nearest(name, known)
     return f', did you mean {found[0]!r}?' if found else ''
 

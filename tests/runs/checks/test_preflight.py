@@ -11,8 +11,9 @@ from mmengine.config import Config  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.checks.classes import sources  # noqa: E402
 from lape_mm.runs.checks.coco import read_coco  # noqa: E402
-from lape_mm.runs.checks.preflight import check_config, check_data, sources  # noqa: E402
+from lape_mm.runs.checks.preflight import check_config, check_data  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
 
@@ -173,7 +174,7 @@ class TestDetection:
         write_coco(coco, 'val2017', ['dog', 'cat'])
         first, second = problems(detection(coco))
         assert first.startswith('val_dataloader.dataset: ') and 'the file has [dog,cat]' in first
-        assert 'its annotated classes are not those of the other data (in another order)' in second
+        assert 'its classes are not those of the other data (in another order)' in second
         assert second.endswith('all files need the same ones, listed in the same order')
 
     def test_one_class_without_its_comma(self, coco):
@@ -205,7 +206,7 @@ class TestDetection:
                                  'shorter side is below filter_cfg.min_size=9']
         del content['images'][1]['width']
         path.write_text(json.dumps(content))
-        assert problems(cfg)[0].endswith(': 1 of 2 images have no width or height, first 1.jpg')
+        assert '1 of 2 entries of images have no width, which each needs' in problems(cfg)[0]
         del content['images'][1]
         path.write_text(json.dumps(content))
         train, _ = warnings(detection(coco, classes=('dog',), heads=1))
@@ -224,8 +225,8 @@ class TestDetection:
         cfg.train_dataloader.dataset = dict(
             type='RepeatDataset', times=2, dataset=dict(
                 type='ConcatDataset', datasets=[inner, dict(inner, data_root='nowhere')]))
-        assert [source.where for source in sources(cfg.train_dataloader.dataset, 'd')] == \
-            ['d.dataset.datasets.0', 'd.dataset.datasets.1']
+        assert [source.where for source in sources(cfg, 'train')] == [
+            f'train_dataloader.dataset.dataset.datasets.{number}' for number in range(2)]
         assert any('nowhere' in line for line in problems(cfg))
 
     def test_categories_are_read_without_the_rest(self, coco):

@@ -14,10 +14,10 @@ from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.checks.build import check_builds, explain, trying  # noqa: E402
 from lape_mm.runs.checks.channels import check_channels  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.checks.settings import check_settings, places  # noqa: E402
-from lape_mm.runs.checks.trial import check_builds, explain, trying  # noqa: E402
 from lape_mm.runs.checks.values import check_values, whole  # noqa: E402
 
 ROOT = Path(__file__).parents[3] / 'configs'
@@ -94,7 +94,7 @@ class Awkward(nn.Module):
             self.weight.sum().item()
 
 
-class TestTrial:
+class TestBuild:
     def lines(self, **model):
         report = Report(Config(dict(default_scope='mmengine', model=dict(type='Awkward', **model))))
         built = check_builds(report)
@@ -177,8 +177,7 @@ def test_places():
         'train_dataloader', 'train_dataloader.sampler', 'train_dataloader.dataset',
         'train_dataloader.dataset.datasets.0', 'train_dataloader.dataset.datasets.0.pipeline.0',
         'train_dataloader.dataset.datasets.1', 'val_evaluator.0', 'val_evaluator.1',
-        'test_evaluator', 'test_evaluator.metrics.0', 'param_scheduler.generator.0',
-        'param_scheduler.critic', 'custom_hooks.0'}
+        'test_evaluator', 'test_evaluator.metrics.0', 'custom_hooks.0'}
 
 
 def test_names_at_the_top():

@@ -1,0 +1,205 @@
+"""Builds the parts of a run that cost nothing, so that a refused value ends in one line that says
+where it stands.
+
+The model is built on the meta device, the optimizer and its schedules for one parameter, metrics
+without their files. Data sets and hooks of other packages are not built.
+"""
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from mmengine import registry
+from mmengine.config import Config
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
+
+from lape_mm.wording import first_line
+
+from ..config import walk
+from ..errors import RunError
+from .report import Report
+from .settings import Place, places
+from .signatures import check_names, resolve, unknown_type
+
+UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+NUMERAL = re.compile(r'[+-]?[\d.]+(e[+-]?\d+)?')
+LAYERS = ('conv_cfg', 'norm_cfg', 'act_cfg')  # mmcv does not say which type it cannot find
+# of metrics: read or made at once; the ones that can do without are built without
+FILES = ('ann_file', 'output_dir')
+FILELESS = ('CocoMetric', 'IoUMetric')
+OURS = ('mmengine.', 'lape_mm.')  # whose hooks do nothing when they are built
+
+
+class WithoutValues(TorchFunctionMode):
+    """Makes weights on the meta device.
+
+    Unlike under ``torch.device('meta')``, ranges have values: modules read drop rates from them.
+    """
+
+    MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in self.MAKE and kwargs.get('device') is None:
+            kwargs = {**kwargs, 'device': 'meta'}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Suppresses warnings and log lines, which the run repeats."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(before)
+
+
+def build_model(cfg: Config) -> nn.Module:
+    """The model of a config, with values as initialised.
+
+    Raises:
+        RunError: it cannot be built; says which part, why, and what is allowed.
+    """
+    report = Report(cfg)
+    registry.init_default_scope(cfg.default_scope)
+    model = trying(report, 'model', cfg.model, lambda: registry.MODELS.build(cfg.model))
+    if report.found:
+        raise RunError(report.lines())
+    return model
+
+
+def check_builds(report: Report) -> nn.Module | None:
+    """Builds what can be built and reports what cannot.
+
+    Args:
+        report: takes the problems; the names in its config are known, see `check_settings`.
+
+    Returns:
+        the model, whose parameters have no values; None where there is none.
+    """
+    def model() -> nn.Module | None:
+        try:
+            with WithoutValues():
+                return registry.MODELS.build(deepcopy(node))
+        except RuntimeError:  # what cannot be done without values
+            return None
+    node = report.cfg.get('model')
+    with registry.MODELS.switch_scope_and_registry(report.scope), silence():
+        for place in places(report.cfg):
+            if isinstance(place.node, Mapping):
+                try_place(report, place)
+        wrapper = report.cfg.get('optim_wrapper')
+        if isinstance(wrapper, Mapping) and 'optimizer' in wrapper:
+            trying(report, 'optim_wrapper', wrapper, lambda: build_constructor(**deepcopy(wrapper)))
+        return trying(report, 'model', node, model) if isinstance(node, Mapping) else None
+
+
+def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cfg=None, **wrapper):
+    """What gives each parameter its learning rate."""
+    return registry.OPTIM_WRAPPER_CONSTRUCTORS.build(dict(
+        type=constructor, optim_wrapper_cfg=wrapper, paramwise_cfg=paramwise_cfg))
+
+
+def try_place(report: Report, place: Place) -> None:
+    """Builds one part of the run, with stand-ins for its data set, weights and optimizer."""
+    node = {key: value for key, value in place.node.items() if key not in place.taken}
+    number = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([number], lr=.1, momentum=.9)
+    stand_ins: dict[Any, dict] = {
+        registry.TRANSFORMS: {}, registry.METRICS: {}, registry.HOOKS: {},
+        registry.OPTIMIZERS: dict(params=[number]),
+        registry.OPTIM_WRAPPERS: dict(optimizer=optimizer),
+        registry.PARAM_SCHEDULERS: dict(optimizer=optimizer, epoch_length=1)}
+    if place.build is DataLoader:
+        batches = dict(batch_size=1, batch_sampler=[[0]]) if place.node.get('batch_sampler') \
+            else dict(sampler=[0])
+        node.update(batches, dataset=range(1), collate_fn=None, worker_init_fn=None)
+        trying(report, place.where, place.node, lambda: DataLoader(**node))
+        return
+    if place.build not in stand_ins:
+        return
+    kind = node.setdefault('type', place.default)
+    cls: Any = resolve(kind, place.build, report.scope)
+    if place.build is registry.METRICS and cls.__name__ in FILELESS:
+        node = {key: value for key, value in node.items() if key not in FILES}
+    elif place.build is registry.METRICS and set(FILES) & set(node) \
+            or place.build is registry.HOOKS and not cls.__module__.startswith(OURS) \
+            or kind == 'AmpOptimWrapper':  # wants a GPU
+        return
+    trying(report, place.where, node, lambda: place.build.build(
+        deepcopy(node), default_args=stand_ins[place.build]))
+
+
+def trying(report: Report, where: str, node: Mapping, build: Callable):
+    """What ``build`` gives; None where it fails, which is reported."""
+    try:
+        return build()
+    except Exception as error:  # a constructor may raise anything
+        explain(report, where, node, error)
+
+
+def explain(report: Report, where: str, node: Mapping, error: Exception) -> None:
+    """Reports which part of ``node`` could not be built, why, and what is allowed."""
+    text = str(error.args[0]).strip() if error.args else ''
+    if 'process group' in text and report.cfg.get('launcher', 'none') != 'none':
+        return  # there will be one
+    parts: dict[str, Mapping] = dict(walk({where: node}))
+    path, part = culprit(parts, error, where)
+    found, models = len(report.found), registry.MODELS
+    if (match := UNEXPECTED.search(text)) and match[1] in part:
+        for among in (models, registry.TASK_UTILS, registry.TRANSFORMS):
+            if build := resolve(part.get('type'), among, report.scope):
+                check_names(report, path, build, {match[1]: part[match[1]]})
+                break
+    elif isinstance(error, KeyError):  # a type that a registry does not have
+        among = registry.TASK_UTILS if '::task util' in text else models
+        layers = [f'{path}.{name}' for name in LAYERS]
+        for below, one in parts.items():
+            kind = one.get('type')
+            if (kind in re.findall(r'[\w.]+', text) or below in layers) \
+                    and resolve(kind, among, report.scope) is None:
+                report.add(below, unknown_type(kind, among, report.scope))
+    if len(report.found) > found:
+        return
+    line = first_line(text)
+    if not text:  # an assertion: the line that made it
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        line = f'{last.line} ({last.filename}:{last.lineno})'
+    if type(error) is not ValueError:  # whose text says what is wrong
+        line = f'{type(error).__name__}: {line}'
+    numerals = [f'{key}={value!r}' for key, value in part.items()
+                if isinstance(value, str) and NUMERAL.fullmatch(value)]
+    report.add(path, line + (
+        f'; a string in the place of a number: {", ".join(numerals)}' if numerals else ''))
+
+
+def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple[str, Mapping]:
+    """The dict that was being built when an error was raised, the outermost where that is unclear.
+
+    Args:
+        parts: path -> dict, the outermost first.
+        error: as it came through mmengine's registries.
+        where: path of the outermost.
+    """
+    built = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == 'build_from_cfg':
+            built = frame.f_locals['cfg']
+    found = [(path, part) for path, part in parts.items()
+             if built is not None and part.get('type') == built.get('type')]
+    # of several with this type the one with these settings, unless its parent added some
+    found = [(path, part) for path, part in found if part == built][:1] or found
+    return found[0] if len(found) == 1 else (where, parts[where])
