@@ -1,6 +1,7 @@
-"""Lists in messages."""
+"""Lists, errors and paths in messages."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,3 +10,14 @@ def some(values: Sequence, most: int = 3, show: Callable[[Any], str] = repr) -> 
     """The first few values of a list, and how many more there are: ``'a', 'b' and 4 more``."""
     shown = ', '.join(map(show, values[:most]))
     return shown + (f' and {len(values) - most} more' if len(values) > most else '')
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def short(path: str | os.PathLike) -> str:
+    """A path from the current folder, where that is the shorter name."""
+    absolute = os.path.abspath(path)
+    return min(os.path.relpath(absolute), absolute, key=len)
