@@ -18,8 +18,6 @@ from .check_sample import check_loaded
 from .samples import guarded_loader, seed_from
 from .stop import RunStopped
 
-NAMED = 10  # bad samples that the log names; the others are only counted
-
 
 class EndlessIterator:
     """The batches of a loop that counts iterations; ``skipped`` are drawn by mmengine 0.10."""
@@ -60,7 +58,6 @@ class ExactRunHook(Hook):
     def before_run(self, runner) -> None:
         """Guards the data of validation and test."""
         self.report = Path(runner.log_dir, 'bad_samples.jsonl')
-        self.seen = self.named = 0
         for part in ('train', 'val', 'test'):
             loop = getattr(runner, f'_{part}_loop')
             if not isinstance(loop, BaseLoop) or not isinstance(loop.dataloader, DataLoader):
@@ -115,28 +112,12 @@ class ExactRunHook(Hook):
     def before_train_iter(self, runner, *args, **kwargs) -> None:
         seed_from((self.seed, runner.iter, self.rank), devices=True)
 
-    def after_train_iter(self, runner, *args, **kwargs) -> None:
-        """Names the bad samples since the last call."""
-        if not self.report.exists():
-            return
-        with self.report.open('rb') as file:
-            file.seek(self.seen)
-            for line in file:
-                if line.endswith(b'\n'):  # else a worker is writing it
-                    if self.named < NAMED:
-                        runner.logger.warning(f'left out: {json.loads(line)["what"]}')
-                        self.named += 1
-                    self.seen += len(line)
-
-    after_val_iter = after_test_iter = after_train_iter
-
     def after_val_epoch(self, runner, metrics=None) -> None:
         # before CheckpointHook writes; see MissedValidationHook
         runner.message_hub.update_info('last_validation', runner.iter)
 
     def after_run(self, runner) -> None:
-        self.after_train_iter(runner)
-        if self.seen:
+        if self.report.exists():
             entries = [json.loads(line) for line in self.report.open()]
             runner.logger.warning(
                 f'{len({entry["what"] for entry in entries})} samples could not be used (met '

@@ -67,14 +67,11 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
                 depth, depths = backbone.get_layer_depth(name, prefix)
                 levels = depths - 1 - depth
             decays = parameter.ndim > 1 and not name.endswith('.bias') and name not in exempt
-            group = groups.setdefault((levels, decays), {'params': [], 'names': []})
-            group['params'].append(parameter)
-            group['names'].append(name)
+            groups.setdefault((levels, decays), {'params': []})['params'].append(parameter)
         for (levels, decays), group in sorted(groups.items()):
             group['lr'] = self.base_lr * self.paramwise_cfg['layer_decay_rate'] ** levels
             if self.base_wd is not None:
                 group['weight_decay'] = self.base_wd if decays else 0.
             print_log(f'lr {group["lr"]:.3g}, weight decay {group.get("weight_decay")}: '
-                      f'{len(group["params"])} parameters, {group.pop("names")[0]} ...',
-                      logger='current')
+                      f'{len(group["params"])} parameters', logger='current')
             params.append(group)

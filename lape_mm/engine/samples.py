@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -20,11 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info
+from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lape_mm.wording import first_line
 
 IN_A_ROW = 20  # so many bad samples in a row end the run
+NAMED = 10  # bad samples that a worker names in the log; the others are only reported
 
 
 class BadSample(Exception):
@@ -111,12 +114,12 @@ class GuardedDataset(Dataset):
         BadSample: with ``strict``, or after `IN_A_ROW` bad samples.
     """
 
-    OWN = ('dataset', 'report', 'part', 'strict')
+    OWN = ('dataset', 'report', 'part', 'strict', 'named')
 
     def __init__(self, dataset: Dataset, *, report: str | os.PathLike, part: str,
                  strict: bool = False):
         self.dataset: Any = dataset
-        self.report, self.part, self.strict = Path(report), part, strict
+        self.report, self.part, self.strict, self.named = Path(report), part, strict, 0
 
     def __getattr__(self, name: str):
         if name in GuardedDataset.OWN or name.startswith('__'):  # not there yet, as in unpickling
@@ -143,6 +146,9 @@ class GuardedDataset(Dataset):
                 raise BadSample(f'{text} (--strict-data)')
             with self.report.open('a') as file:
                 file.write(json.dumps(dict(part=self.part, index=index, what=text)) + '\n')
+            if self.named < NAMED:
+                self.named += 1
+                print_log(f'left out: {text}', logger='current', level=logging.WARNING)
             if self.part != 'train':
                 return None
             others = others or np.random.default_rng(key)

@@ -57,7 +57,7 @@ def analyze(args: Namespace) -> None:
     pictures: list = []
     for cfg, model, (config, _, checkpoint) in zip(cfgs, built, wanted):
         analysis, pictures = analyze_one(cfg, model, config, checkpoint, paths, args.img_size)
-        label = text_of(setting(cfg, 'joining', 'default'))
+        label = setting(cfg, 'joining', 'default')
         same = sum(other.partition(' (')[0] == label for other in models)
         models[f'{label} ({same + 1})' if same else label] = analysis
     title = f'Position embedding in {Path(args.config).stem}'
@@ -81,9 +81,8 @@ def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, pat
         images, pictures = load_images(cfg, model, paths, size)
         analysis = analyse(
             model, images, partial(progress, what=Path(checkpoint).name), **{
-                'joining': text_of(setting(cfg, 'joining', 'default')),
-                'position': str(setting(cfg, 'position', "the backbone's default")),
-                'arch': text_of(setting(cfg, 'arch', "the backbone's default")),
+                'joining': setting(cfg, 'joining', 'default'),
+                'position': setting(cfg, 'position'), 'arch': setting(cfg, 'arch'),
                 'config': Path(config).name,
                 'checkpoint': f'{Path(checkpoint).name} ({found})'})
     except ValueError as error:
@@ -130,13 +129,8 @@ def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
     return config, read_joining(what), checkpoint
 
 
-def setting(cfg: Config, name: str, default: str):
-    """What the config's backbone says of an argument."""
-    return next(node for _, node in our_backbones(cfg)).get(name, default)
-
-
-def text_of(value: str | Mapping) -> str:
-    """A name, or the settings of a dict."""
-    if isinstance(value, Mapping):
-        return ', '.join(f'{key}={setting}' for key, setting in value.items())
-    return str(value)
+def setting(cfg: Config, name: str, default: str = "the backbone's default") -> str:
+    """An argument of the config's backbone: a name, or the settings of a dict."""
+    value = next(node for _, node in our_backbones(cfg)).get(name, default)
+    return ', '.join(f'{key}={one}' for key, one in value.items()) \
+        if isinstance(value, Mapping) else str(value)

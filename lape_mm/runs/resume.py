@@ -41,10 +41,10 @@ def elsewhere(cfg: Config) -> str | None:
 def note_start(work_dir: str, log_folder: str, resume: str | None) -> None:
     """Notes the checkpoints that `newest_checkpoint` may take: those with this ``log_folder``.
 
-    A new run (``resume`` is None) starts the list; after one that names a path, all may be taken.
+    A new run (no ``resume``) starts the list; after one that names a path, all may be taken.
     """
     logs = Path(work_dir, LOGS)
-    if resume is None:
+    if not resume:
         logs.write_text(f'{log_folder}\n')
     elif resume != 'auto':
         logs.unlink(missing_ok=True)

@@ -35,9 +35,6 @@ def train(args: Namespace) -> None:
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
             auto_scale_lr, strict_data, joining, cfg_options, trust_checkpoint, launcher.
-
-    Raises:
-        RunError: the run cannot start, or has stopped before its end.
     """
     cfg = read_config(args)
     cfg.overrides = overrides(args)
@@ -49,12 +46,11 @@ def train(args: Namespace) -> None:
         set_strict_data(cfg)
     if args.resume:
         set_resume(cfg, args.resume)
-    resumes = cfg.get('resume')
-    earlier = None if args.resume or resumes else earlier_run(cfg.work_dir, elsewhere(cfg))
+    earlier = earlier_run(cfg.work_dir, elsewhere(cfg))
     runner = build_runner(cfg, 'train')
-    if earlier:
+    if earlier and not args.resume and not cfg.get('resume'):
         runner.logger.warning(earlier)
-    note_start(cfg.work_dir, runner.timestamp, (args.resume or 'auto') if resumes else None)
+    note_start(cfg.work_dir, runner.timestamp, cfg.get('resume') and (args.resume or 'auto'))
     with one_line():
         runner.train()
     print_training(runner)
@@ -66,9 +62,6 @@ def test(args: Namespace) -> None:
     Args:
         args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options,
             trust_checkpoint, launcher.
-
-    Raises:
-        RunError: the run cannot start.
     """
     cfg = read_config(args)
     cfg.load_from, cfg.resume = args.checkpoint, False
