@@ -1,6 +1,7 @@
-"""Lists and errors in messages."""
+"""Lists, errors and paths in messages."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,3 +24,9 @@ def first_line(error: BaseException | str, *, kind: bool = False, most: int = 20
     if not lines:
         return type(error).__name__
     return (f'{type(error).__name__}: ' if kind else '') + lines[0][:most]
+
+
+def short(path: str | os.PathLike) -> str:
+    """A path from the current folder, where that is the shorter name."""
+    absolute = os.path.abspath(path)
+    return min(os.path.relpath(absolute), absolute, key=len)

@@ -18,9 +18,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--show-dir', metavar='FOLDER',
                         help='draw predictions and ground truth there')
     arguments.add_common(parser)
-    args = parser.parse_args(argv)
-    arguments.keep_local_rank(args)
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -24,9 +24,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
                         help='end the run at the first sample that cannot be used, instead of '
                         'leaving it out')
     arguments.add_common(parser)
-    args = parser.parse_args(argv)
-    arguments.keep_local_rank(args)
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

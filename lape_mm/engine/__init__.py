@@ -3,8 +3,10 @@ from .bfloat16 import BFloat16OptimWrapper
 from .cpu_parallel import CpuDataParallel
 from .exact_run import ExactRunHook, MissedValidationHook
 from .finite_loss import FiniteLossHook
-from .frozen import FreezingOptimWrapperConstructor
-from .layer_decay import LayerDecayOptimWrapperConstructor
+from .parameter_groups import (
+    FreezingOptimWrapperConstructor,
+    LayerDecayOptimWrapperConstructor,
+)
 from .position_hook import PositionHook
 from .record_hook import RunRecordHook
 from .safe_checkpoint import SafeCheckpointHook

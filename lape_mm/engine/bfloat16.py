@@ -28,13 +28,9 @@ class BFloat16OptimWrapper(OptimWrapper):
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
-        with super().optim_context(model):
-            if self.features_only:
-                with _features_in_bfloat16(getattr(model, 'module', model)):
-                    yield
-            else:
-                with _autocast():
-                    yield
+        features = _features_in_bfloat16(getattr(model, 'module', model))
+        with super().optim_context(model), features if self.features_only else _autocast():
+            yield
 
 
 def _autocast() -> torch.autocast:
@@ -47,8 +43,7 @@ def _features_in_bfloat16(model: Any) -> Iterator[None]:
 
     def extract_feat(*args, **kwargs):
         with _autocast():
-            features = extract(*args, **kwargs)
-        return tuple(feature.float() for feature in features)
+            return tuple(feature.float() for feature in extract(*args, **kwargs))
 
     model.extract_feat = extract_feat
     try:

@@ -4,21 +4,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from .whole_image import check_whole
 
 
 class CheckLoaded:
-    """A transform that stands after those that load image and annotation, and changes nothing.
+    """A transform behind those that load image and annotation; raises ValueError for a bad file.
 
     Args:
         classes: number of classes of label maps; None for no such check.
-        ignored: the label that no class has.
-
-    Raises:
-        ValueError: names the file and what is wrong with it.
+        ignored: the label of no class.
     """
 
     def __init__(self, classes: int | None = None, ignored: int = 255):
@@ -33,12 +29,9 @@ class CheckLoaded:
                 f'{path}: the image has {shape[0]} x {shape[1]} pixels (height x width), its '
                 f'annotation says {size[0]} x {size[1]}'
                 + (': is it rotated by EXIF?' if tuple(shape[:2]) == size[::-1] else ''))
-        if 'gt_seg_map' in results:
-            self.check_label_map(results['gt_seg_map'], results.get('seg_map_path'), shape)
-        return results
-
-    def check_label_map(self, labels: np.ndarray, path: str | None, shape) -> None:
-        """Size and values of a label map, (H, W), for an image of ``shape``."""
+        if (labels := results.get('gt_seg_map')) is None:
+            return results
+        path = results.get('seg_map_path')
         check_whole(path)
         if labels.ndim != 2:
             raise ValueError(f'{path}: a label map has one channel, this has the shape '
@@ -51,9 +44,10 @@ class CheckLoaded:
             if len(wrong):
                 raise ValueError(f'{path}: label {wrong[0]} in the map, expected 0 to '
                                  f'{self.classes - 1} or {self.ignored} (ignored)')
+        return results
 
 
-def inner_datasets(dataset: Dataset) -> Iterator[Dataset]:
+def inner_datasets(dataset: Dataset) -> Iterator[Any]:
     """The datasets below RepeatDataset, ConcatDataset and the like."""
     inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
     if inner == [None]:
@@ -65,11 +59,8 @@ def inner_datasets(dataset: Dataset) -> Iterator[Dataset]:
 
 def check_loaded(dataset: Dataset) -> None:
     """Puts `CheckLoaded` after the last transform of each pipeline that loads something."""
-    one: Any  # torch's Dataset promises nothing of what mmengine's has
     for one in inner_datasets(dataset):
-        transforms = getattr(getattr(one, 'pipeline', None), 'transforms', None)
-        if not isinstance(transforms, list):
-            continue
+        transforms = getattr(getattr(one, 'pipeline', None), 'transforms', [])
         names = [type(transform).__name__ for transform in transforms]
         loading = [place for place, name in enumerate(names) if name.startswith('Load')]
         if loading and 'CheckLoaded' not in names:

@@ -6,12 +6,7 @@ from lape_mm.registry import MODEL_WRAPPERS
 
 @MODEL_WRAPPERS.register_module()
 class CpuDataParallel(MMDistributedDataParallel):
-    """mmengine's wrapper for processes without a GPU; BatchNorm is each process's own there.
-
-    Args:
-        module: the model.
-        kwargs: of torch's DistributedDataParallel.
-    """
+    """mmengine's wrapper for processes without a GPU; BatchNorm is each process's own there."""
 
     def __init__(self, module, **kwargs):
         super().__init__(revert_sync_batchnorm(module), **{**kwargs, 'device_ids': None})

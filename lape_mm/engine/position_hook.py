@@ -21,16 +21,15 @@ from lape_mm.registry import HOOKS
 class PositionHook(Hook):
     """Logs the counterbalance, the norms of PE and the last LayerNorm to the run's visualizer.
 
-    Whatever backends the config's visualizer has (files, TensorBoard, W&B) get, by iteration::
+    Its backends (files, TensorBoard, W&B) get, by iteration::
 
         position/correlation/layer{l}   of the normalised tokens, averaged over the batch, with the
                                         PE that the layer receives (MPVG paper, figure 4)
         position/norm/layer{l}          mean L2 norm of that PE, of one patch
         position/last_norm/beta_variance, gamma_variance    (figure 6)
 
-    Layers that receive nothing, or a relative bias, are left out, and so is the last LayerNorm
-    where there is none. Between the iterations that it logs nothing is done: no forward hook is
-    there, no plan is made. Correlations are missing where torch.compile has swallowed the layers.
+    Layers that receive nothing, or a relative bias, are left out. Between the logged iterations the
+    hook does nothing. Under torch.compile, which swallows the layers, correlations are missing.
 
     Args:
         interval: iterations from one log to the next.
@@ -49,18 +48,14 @@ class PositionHook(Hook):
         self.tokens: dict[int, Tensor] = {}
         self.grid: tuple[int, int] | None = None
 
-    def encoder(self, runner) -> Encoder:
-        """The backbone that is trained."""
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        return find_encoder(model)
-
     def before_train(self, runner) -> None:
-        self.encoder(runner)  # refused at the start, not after a hundred iterations
+        model = runner.model
+        self.encoder: Encoder = find_encoder(model.module if is_model_wrapper(model) else model)
 
     def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
         if not self.every_n_train_iters(runner, self.interval) or not is_main_process():
             return
-        for layer, module in enumerate(self.encoder(runner).layers_in_order()):
+        for layer, module in enumerate(self.encoder.layers_in_order()):
             self.handles.append(
                 module.attention_norm.register_forward_hook(partial(self._note, layer)))
             if layer == 0:
@@ -71,7 +66,7 @@ class PositionHook(Hook):
             return
         while self.handles:
             self.handles.pop().remove()
-        runner.visualizer.add_scalars(self._scalars(self.encoder(runner)), step=runner.iter + 1)
+        runner.visualizer.add_scalars(self._scalars(self.encoder), step=runner.iter + 1)
         self.tokens.clear()
 
     def _note_grid(self, module: nn.Module, args) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from datetime import date
@@ -18,24 +17,25 @@ from mmengine.runner import IterBasedTrainLoop
 
 from lape_mm.machine import commit, machine, versions
 from lape_mm.registry import HOOKS
+from lape_mm.wording import short
 
 RECORD = 'record.json'
-NAMED = re.compile(r'[0-9a-f]{12}\.pth')  # a checkpoint that is named after what was run for it
+NAMED = re.compile(r'[0-9a-f]{12}\.pth')  # a checkpoint that is named after a fingerprint
 LOSSES = 'losses_since_validation'
-# what changes a run's place, its seed, its messages or its files, but not what is run
+# settings of a run's place, seed, messages and files, not of what is run
 APART = ('custom_imports', 'work_dir', 'overrides', 'randomness', 'resume', 'launcher',
          'default_hooks', 'log_level', 'log_processor', 'vis_backends', 'visualizer')
 
 
 def fingerprint(cfg: Config) -> str:
-    """Twelve letters that two runs share if they run the same config, apart from its seed.
+    """Twelve letters that two runs share if they run the same config with any seed.
 
-    Nor does it matter where the data lie (``data_root``), nor in which folder a checkpoint does
-    whose name is a fingerprint.
+    Where the data are (``data_root``) does not matter, nor the folder of a checkpoint that is named
+    after a fingerprint.
     """
     settings = {key: value for key, value in cfg.to_dict().items()
                 if key not in APART and value is not None}
-    # what a resumed run goes on from is not what it was started from
+    # a resumed run has the fingerprint of its start
     started_from = settings.pop('started_from', None)
     if cfg.get('resume'):
         settings.pop('load_from', None)
@@ -46,24 +46,17 @@ def fingerprint(cfg: Config) -> str:
 
 
 def _without_places(node: Any, root: str | None) -> Any:
-    """The same with ``data_root`` for what paths begin with, and without folders of checkpoints."""
+    """The same with ``data_root`` for the beginning of paths, and checkpoints without folders."""
     if isinstance(node, dict):
         return {key: _without_places(value, root) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
         return [_without_places(value, root) for value in node]
-    if root and isinstance(node, str) and (node == root or node.startswith(f'{root}/')):
-        return 'data_root' + node[len(root):]
-    if isinstance(node, str) and NAMED.fullmatch(PurePath(node).name):
-        return PurePath(node).name
+    if isinstance(node, str):
+        if root and (node == root or node.startswith(f'{root}/')):
+            return 'data_root' + node[len(root):]
+        if NAMED.fullmatch(PurePath(node).name):
+            return PurePath(node).name
     return node
-
-
-def from_here(path: str | None) -> str | None:
-    """A path from the current folder, or the name alone of what lies elsewhere."""
-    if path is None:
-        return None
-    inside = os.path.relpath(path)
-    return Path(path).name if inside.startswith('..') else inside
 
 
 @HOOKS.register_module()
@@ -72,45 +65,44 @@ class RunRecordHook(Hook):
 
     Its entries:
 
-        config, overrides       the config's path, and what the command line has changed of it
+        config, overrides       the config's path, and what the command line changed
         fingerprint             of the config without its seed, see `fingerprint`
         seed
-        commit, versions        of this package's repository and of what it runs on
-        resumed_with            where a resumed run's fingerprint or commit are others than those
-                                above, which are the first ones: these, in order
+        commit, versions        of this package's repository and of the packages it uses
+        resumed_with            later fingerprints and commits of a resumed run, where they differ
         machine                 CPU, cores, threads, GPU, processes, Python
-        started                 the day
-        seconds, cpu_seconds    by the clock, and of this process's threads: the sum of what a
-                                killed run has recorded and of what followed
+        started, finished       the day, and whether the run has come to its end
+        seconds, cpu_seconds    by the clock, and of this process's threads, over all resumes
         resumed                 how many times
-        finished                whether the run has come to its end
         metrics                 a dict a validation: epoch or iter, the mean training loss since
                                 the one before (of the first process), and the metrics
 
-    A resumed run goes on with the record of its work folder. ``tools/results.py`` makes tables of
+    A resumed run continues the record of its work folder. ``tools/results.py`` makes tables of
     such records.
     """
 
     priority = 'BELOW_NORMAL'
 
     def before_train(self, runner) -> None:
-        """Starts the record, or goes on with the one that is there."""
+        """Starts the record, or continues the one that is there."""
         self.path = Path(runner.work_dir, RECORD)
+        endless = isinstance(runner.train_loop, IterBasedTrainLoop)
+        self.unit = 'iter' if endless else 'epoch'
         before = self._before(runner)
         # as if it had begun so much earlier
         self.start = time.monotonic() - before.get('seconds', 0)
         self.cpu_start = time.process_time() - before.get('cpu_seconds', 0)
+        config = runner.cfg.filename
         self.record = dict(
-            config=from_here(runner.cfg.filename), overrides=runner.cfg.get('overrides', {}),
+            config=config and short(config), overrides=runner.cfg.get('overrides', {}),
             fingerprint=fingerprint(runner.cfg), seed=runner.seed, commit=commit(),
             versions=versions(), machine=dict(machine(), processes=get_world_size()),
             started=str(date.today()), seconds=0., cpu_seconds=0., resumed=0, finished=False,
             metrics=[])
         if before:  # a resumed run is the one that was started
             now = {key: self.record[key] for key in ('fingerprint', 'commit')}
-            changed = any(before.get(key, value) != value for key, value in now.items())
             self.record.update(before, finished=False, resumed=before.get('resumed', 0) + 1)
-            if changed:
+            if any(self.record[key] != value for key, value in now.items()):
                 self.record['resumed_with'] = [*before.get('resumed_with', []), now]
         self._write()
 
@@ -120,38 +112,29 @@ class RunRecordHook(Hook):
             return {}
         try:
             found = json.loads(self.path.read_text())
-            unit, now = self._now(runner)
-            return dict(found, metrics=[one for one in found['metrics'] if one[unit] <= now])
+            return dict(found, metrics=[one for one in found['metrics']
+                                        if one[self.unit] <= getattr(runner, self.unit)])
         except (OSError, ValueError, KeyError, TypeError):  # of a run without this hook, or cut
             return dict(resumed=0, metrics=[])
 
-    def _now(self, runner) -> tuple[str, int]:
-        endless = isinstance(runner.train_loop, IterBasedTrainLoop)
-        return ('iter', runner.iter) if endless else ('epoch', runner.epoch)
-
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        """Adds the loss up where it lies: nothing waits for the device."""
+        """Adds the loss up on its device, so that nothing waits; checkpoints carry the sum."""
         if outputs and 'loss' in outputs:
-            total, count = self._losses(runner)
+            total, count = runner.message_hub.runtime_info.get(LOSSES, (0., 0))
             runner.message_hub.update_info(LOSSES, (total + outputs['loss'].detach(), count + 1))
-
-    @staticmethod
-    def _losses(runner) -> tuple[Any, int]:
-        """Their sum and number since the last validation: checkpoints carry them along."""
-        return runner.message_hub.runtime_info.get(LOSSES, (0., 0))
 
     def after_val_epoch(self, runner, metrics: dict | None = None) -> None:
         """Adds a line."""
         if not hasattr(self, 'record'):  # tools/test.py
             return
-        unit, now = self._now(runner)
-        total, count = self._losses(runner)
-        line = {unit: now, **({'loss': float(total) / count} if count else {}),
+        now = getattr(runner, self.unit)
+        total, count = runner.message_hub.runtime_info.get(LOSSES, (0., 0))
+        line = {self.unit: now, **({'loss': float(total) / count} if count else {}),
                 **{name: float(value) for name, value in (metrics or {}).items()
                    if isinstance(value, Real)}}
         runner.message_hub.update_info(LOSSES, (0., 0))
-        # a validation that is done again, where the run was killed before its checkpoint
-        earlier = [one for one in self.record['metrics'] if one[unit] < now]
+        # a validation may be repeated where the run was killed before its checkpoint
+        earlier = [one for one in self.record['metrics'] if one[self.unit] < now]
         self.record['metrics'] = [*earlier, line]
         self._write()
 

@@ -1,13 +1,10 @@
-"""Checkpoints that are whole or not there, and that an interrupted run writes before it ends."""
+"""Checkpoints that are whole or absent, and one more when a run is interrupted."""
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from mmengine.dist import all_reduce, barrier, is_distributed, is_main_process
@@ -18,73 +15,62 @@ from lape_mm.registry import HOOKS
 
 from .stop import RunStopped
 
-PART = '.part'  # of a file that is being written
+PART = '.part'  # suffix of a file that is being written
 INTERRUPTED = 'interrupted.pth'
 
 
 class WholeFileBackend(LocalBackend):
-    """mmengine's files on a disk, written beside their place and then renamed."""
+    """mmengine's local files, replaced in one step; a removal waits for the next file.
+
+    mmengine removes the old checkpoint before it writes the new one, so that a run killed in
+    between would have none.
+    """
+
+    waiting: list[str] = []  # shared: mmengine makes a backend for each file
 
     def put(self, obj: bytes, filepath: str | os.PathLike) -> None:
-        """Writes all of a file or nothing."""
-        part = f'{filepath}{PART}'
+        """Writes all of a file or nothing, then removes what was waiting.
+
+        Raises:
+            RunStopped: a checkpoint cannot be written, as on a full disk.
+        """
+        path, part = Path(filepath), Path(f'{filepath}{PART}')
         try:
-            os.makedirs(os.path.dirname(part) or '.', exist_ok=True)
-            with open(part, 'wb') as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open('wb') as file:
                 file.write(obj)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, filepath)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            if path.suffix != '.pth':
+                raise
+            left = sorted(path.parent.glob('*.pth'), key=os.path.getmtime)
+            raise RunStopped(
+                f'a checkpoint cannot be written to {path.parent}: {error.strerror or error}; '
+                + (f'the last whole one is {left[-1]}' if left else 'there is none before it')
+            ) from error
+        while self.waiting:
+            if (old := Path(self.waiting.pop())) != path:  # else it was written anew
+                old.unlink(missing_ok=True)
 
-
-class LateRemoval:
-    """A file backend that keeps what it is told to remove until `do`.
-
-    mmengine's hook removes the old checkpoint and then writes the new one; a run that is killed in
-    between has none.
-    """
-
-    def __init__(self, backend):
-        self.backend, self.waiting = backend, []
-
-    def __getattr__(self, name: str):
-        return getattr(self.backend, name)
-
-    def remove(self, path: str) -> None:
-        """Later."""
-        self.waiting.append((self.backend.remove, path))
-
-    def rmtree(self, path: str) -> None:
-        """Later."""
-        self.waiting.append((self.backend.rmtree, path))
-
-    def do(self, keep: set[str]) -> None:
-        """Removes what was waiting, except for names that have been written anew."""
-        waiting, self.waiting = self.waiting, []
-        for remove, path in waiting:
-            if path not in keep and self.backend.exists(path):
-                remove(path)
+    def remove(self, filepath: str | os.PathLike) -> None:
+        """After the next `put`."""
+        self.waiting.append(str(filepath))
 
 
 @HOOKS.register_module()
 class SafeCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook, for runs that nobody watches.
+    """mmengine's CheckpointHook for unattended runs; takes the same arguments.
 
-    - A checkpoint is written beside its place and renamed, and an old one is removed after that: at
-      any moment the last one is whole.
+    - At any moment the last checkpoint is whole: a new one is written to a ``.part`` file, renamed,
+      and only then is the old one removed.
     - A checkpoint that cannot be written (a full disk) ends the run with a message.
-    - On SIGINT (Ctrl-C) and SIGTERM the run writes ``interrupted.pth`` after the iteration, or in a
-      validation at once (several processes: after the first iteration that follows it), and ends
-      with status 128 + the signal. A second signal ends it without.
-
-    Args:
-        args, kwargs: of mmengine's hook.
+    - On SIGINT (Ctrl-C) and SIGTERM the run writes ``interrupted.pth`` after the iteration, or at
+      once in a validation (several processes: after the next iteration), and exits with status
+      128 + the signal. A second signal ends it at once.
     """
-
-    file_backend: Any  # mmengine's, which `before_train` makes
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -95,7 +81,6 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner) -> None:
         super().before_train(runner)
-        self.file_backend = LateRemoval(self.file_backend)
         if is_main_process():
             for part in Path(self.out_dir).glob(f'*.pth{PART}'):
                 part.unlink()  # of a run that was killed
@@ -105,78 +90,44 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _note(self, number: int, frame) -> None:
         self.signal = number
-        self._let_go()
-        # not by print, which may be what the signal has interrupted
-        os.write(1, f'\n{signal.Signals(number).name}: the run writes a checkpoint and ends; once '
-                    'more ends it at once\n'.encode())
+        self._restore_handlers()
+        # print may be what the signal has interrupted
+        os.write(1, f'\n{signal.Signals(number).name}: the run writes a checkpoint and ends; a '
+                    'second signal ends it at once\n'.encode())
 
-    def _let_go(self) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        self.previous = {}
+    def _restore_handlers(self) -> None:
+        while self.previous:
+            signal.signal(*self.previous.popitem())
 
     def after_train_iter(self, runner, *args, **kwargs) -> None:
         super().after_train_iter(runner, *args, **kwargs)
-        # between two steps of the optimizer there are gradients, which no checkpoint holds
-        if runner.optim_wrapper.should_update() and self._asked(runner):
+        # checkpoints hold no gradients, so not between two steps of the optimizer
+        if runner.optim_wrapper.should_update() and self._signalled(runner):
             self._interrupt(runner, runner.iter + 1)
 
     def after_val_iter(self, runner, *args, **kwargs) -> None:
-        if self.signal and not is_distributed():  # processes need not have as many iterations
-            for hook in runner.hooks:  # it puts other weights in place for the validation
-                if isinstance(hook, EMAHook):
+        if self.signal and not is_distributed():  # the processes' validations differ in length
+            for hook in runner.hooks:
+                if isinstance(hook, EMAHook):  # puts the trained weights back
                     hook.after_val_epoch(runner)
             self._interrupt(runner, runner.iter)
 
-    def after_train(self, runner) -> None:
-        super().after_train(runner)
-        self._let_go()
-
     def after_run(self, runner) -> None:
-        self._let_go()
+        self._restore_handlers()
 
-    def _asked(self, runner) -> bool:
+    def _signalled(self, runner) -> bool:
         """Whether any process has had a signal."""
-        if not is_distributed():
-            return bool(self.signal)
-        flag = torch.tensor([self.signal], device=next(runner.model.parameters()).device)
-        all_reduce(flag, 'max')
-        self.signal = int(flag)
+        if is_distributed():
+            flag = torch.tensor([self.signal], device=next(runner.model.parameters()).device)
+            all_reduce(flag, 'max')
+            self.signal = int(flag)
         return bool(self.signal)
 
     def _interrupt(self, runner, done: int) -> None:
-        number = self.signal
-        with self._writing(runner):
-            runner.save_checkpoint(self.out_dir, INTERRUPTED, by_epoch=False,
-                                   meta=dict(epoch=runner.epoch, iter=done))
-        barrier()  # who ends first is followed by the launcher's SIGTERM to the others
-        self._let_go()
-        name = signal.Signals(number).name
-        raise RunStopped(f'{name} after iteration {done}: {os.path.join(self.out_dir, INTERRUPTED)}'
-                         ' is written; the same command with --resume goes on from there',
-                         status=128 + number)
-
-    @contextmanager
-    def _writing(self, runner):
-        try:
-            yield
-        except OSError as error:
-            left = sorted(Path(self.out_dir).glob('*.pth'), key=os.path.getmtime)
-            raise RunStopped(f'a checkpoint cannot be written to {self.out_dir}: '
-                             f'{error.strerror or error}; '
-                             + (f'the last whole one is {left[-1]}' if left else 'there is none '
-                                'before it')) from error
-
-    def _safely(self, save: Callable, runner, *args, **kwargs) -> None:
-        with self._writing(runner):
-            save(runner, *args, **kwargs)
-        if is_main_process():
-            best = [self.best_ckpt_path] if len(getattr(self, 'key_indicators', '') or '') == 1 \
-                else list(getattr(self, 'best_ckpt_path_dict', {}).values())
-            self.file_backend.do(keep={str(path) for path in (self.last_ckpt, *best)})
-
-    def _save_checkpoint_with_step(self, runner, *args, **kwargs) -> None:
-        self._safely(super()._save_checkpoint_with_step, runner, *args, **kwargs)
-
-    def _save_best_checkpoint(self, runner, *args, **kwargs) -> None:
-        self._safely(super()._save_best_checkpoint, runner, *args, **kwargs)
+        runner.save_checkpoint(self.out_dir, INTERRUPTED, by_epoch=False,
+                               meta=dict(epoch=runner.epoch, iter=done))
+        barrier()  # the launcher sends SIGTERM to the others as soon as one ends
+        self._restore_handlers()
+        raise RunStopped(f'{signal.Signals(self.signal).name} after iteration {done}: '
+                         f'{os.path.join(self.out_dir, INTERRUPTED)} is written; the same command '
+                         'with --resume goes on from there', status=128 + self.signal)

@@ -1,30 +1,33 @@
-"""Samples whose randomness hangs on their place in the run alone, and what is done with bad ones.
+"""Samples whose augmentation depends only on their place in the run; what becomes of bad ones.
 
-A run that is resumed is the run that would have been only if each image is augmented as it would
-have been. Here the seed of an augmentation is a function of (seed, epoch, batch, place in the
-batch), so that workers, kills and the number of processes do not matter: place p of process r of W
-is place p * W + r of the batch of all processes.
+A resumed run is the same run only if each image is augmented as it would have been. The seed of an
+augmentation is (seed, epoch, batch, place in the batch of all processes), so workers, kills and the
+number of processes do not matter.
 """
 from __future__ import annotations
 
 import atexit
 import json
+import logging
+import multiprocessing
 import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info
+from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-IN_A_ROW = 20  # bad samples: then it is not the samples
+from lape_mm.wording import first_line
+
+IN_A_ROW = 20  # so many bad samples in a row end the run
+NAMED = 10  # bad samples that a worker names in the log; the others are only reported
 
 
 class BadSample(Exception):
@@ -32,12 +35,7 @@ class BadSample(Exception):
 
 
 class Draw(int):
-    """An index of a dataset, with what seeds its augmentation.
-
-    Args:
-        index: as a sampler yields it.
-        key: (seed, epoch, batch, place).
-    """
+    """An index of a dataset, with the integers that seed its augmentation."""
 
     key: tuple
 
@@ -51,15 +49,11 @@ class Draw(int):
 
 
 def seed_from(key: Sequence[int], devices: bool = False) -> None:
-    """Seeds Python's, NumPy's and torch's global generators, with ``devices`` GPUs' as well.
-
-    Args:
-        key: integers of at least 0; other keys give independent draws.
-    """
+    """Seeds Python's, NumPy's and torch's global generators, with ``devices`` the GPUs' as well."""
     python, numpy, ours = np.random.SeedSequence(key).generate_state(3).tolist()
     random.seed(python)
     np.random.seed(numpy)
-    # torch.manual_seed asks for every kind of device, which workers need not
+    # torch.manual_seed initialises devices, which workers do not need
     (torch.manual_seed if devices else torch.default_generator.manual_seed)(ours)
 
 
@@ -69,21 +63,17 @@ class SeededBatches(Sampler):
     Args:
         batches: the batch sampler that it wraps.
         seed: of the run.
-        endless: starts the next epoch by itself, for loops that count iterations.
+        endless: whether the next epoch follows by itself, for loops that count iterations.
 
     Attributes:
-        epoch: that the next iteration over it starts with.
-        skip: batches that it passes over, which a resumed run has been trained on.
+        epoch: the epoch of the next pass.
+        skip: batches that the next pass leaves out, because a resumed run has seen them.
     """
 
     def __init__(self, batches: Any, *, seed: int, endless: bool = False):
         self.batches, self.seed, self.endless = batches, seed, endless
+        self.sampler = batches.sampler  # mmengine's hooks look for it
         self.epoch = self.skip = 0
-
-    @property
-    def sampler(self):
-        """Of the single indices; mmengine's hooks look for it."""
-        return self.batches.sampler
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -109,27 +99,27 @@ class SeededBatches(Sampler):
 
 
 class GuardedDataset(Dataset):
-    """A dataset that seeds what it is asked for by a `Draw`, and reports samples it cannot read.
+    """A dataset that is seeded by each `Draw`, and reports samples it cannot read.
 
-    In training such a sample is replaced by another one, elsewhere by None. All else is the
-    dataset's own: attributes are read and set there.
+    In training such a sample is replaced by another one, elsewhere by None. Other attributes are
+    read from and set on the dataset itself.
 
     Args:
         dataset: any dataset of the toolboxes.
-        report: a file that takes one line of JSON a bad sample, from all processes.
+        report: a file that all processes add one line of JSON a bad sample to.
         part: 'train', 'val' or 'test'.
         strict: raise instead.
 
     Raises:
-        BadSample: with ``strict``, or when one replacement after the other is bad.
+        BadSample: with ``strict``, or after `IN_A_ROW` bad samples.
     """
 
-    OWN = ('dataset', 'report', 'part', 'strict')
+    OWN = ('dataset', 'report', 'part', 'strict', 'named')
 
     def __init__(self, dataset: Dataset, *, report: str | os.PathLike, part: str,
                  strict: bool = False):
         self.dataset: Any = dataset
-        self.report, self.part, self.strict = Path(report), part, strict
+        self.report, self.part, self.strict, self.named = Path(report), part, strict, 0
 
     def __getattr__(self, name: str):
         if name in GuardedDataset.OWN or name.startswith('__'):  # not there yet, as in unpickling
@@ -137,8 +127,7 @@ class GuardedDataset(Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        target = self if name in GuardedDataset.OWN else self.dataset
-        object.__setattr__(target, name, value)
+        object.__setattr__(self if name in GuardedDataset.OWN else self.dataset, name, value)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -157,6 +146,9 @@ class GuardedDataset(Dataset):
                 raise BadSample(f'{text} (--strict-data)')
             with self.report.open('a') as file:
                 file.write(json.dumps(dict(part=self.part, index=index, what=text)) + '\n')
+            if self.named < NAMED:
+                self.named += 1
+                print_log(f'left out: {text}', logger='current', level=logging.WARNING)
             if self.part != 'train':
                 return None
             others = others or np.random.default_rng(key)
@@ -165,56 +157,45 @@ class GuardedDataset(Dataset):
 
     def _describe(self, index: int, error: Exception) -> str:
         try:
-            info = self.dataset.get_data_info(index)
-            name = info.get('img_path') or f'sample {index}'
+            name = str(self.dataset.get_data_info(index)['img_path'])
         except Exception:
             name = f'sample {index}'
-        line = (str(error).strip().splitlines() or [''])[0].replace(name, '').strip(' :')
-        return f'{name}: {line or type(error).__name__}'
+        return f'{name}: {first_line(error).replace(name, "").strip(" :")}'
 
 
 class GuardedLoader(DataLoader):
-    """A DataLoader that leaves out a batch that is None, and whose workers end with the process."""
+    """A DataLoader that drops batches that are None, and whose workers end with the process."""
 
     def __iter__(self) -> Any:
         batches = super().__iter__()
-        if self.num_workers:
-            WITH_WORKERS.add(batches)
-            # the last to be registered is the first to run
+        if self.num_workers:  # the last function registered is called first
             atexit.unregister(end_workers)
             atexit.register(end_workers)
         return (batch for batch in batches if batch is not None)
 
 
-WITH_WORKERS: WeakSet = WeakSet()  # what loaders with workers iterate by
-os.register_at_fork(after_in_child=WITH_WORKERS.clear)  # they are the parent's
-
-
 def end_workers() -> None:
-    """Ends what workers are left when the process ends.
+    """Kills leftover workers at exit.
 
-    torch does so where nothing refers to their loader any more. Otherwise multiprocessing sends
-    them SIGTERM, which they ignore (`start_worker`), and waits for them for ever.
+    multiprocessing would send them SIGTERM, which they ignore (`start_worker`), and wait for ever.
     """
-    for batches in list(WITH_WORKERS):
-        with suppress(Exception):  # the others have to end all the same
-            batches.__del__()
-        for worker in batches._workers:
-            if worker.is_alive():
-                worker.kill()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
 
 
 def collate_rest(collate: Callable, samples: Sequence):
-    """``collate`` of those samples that are there; None where there are none."""
+    """``collate`` of the samples that are not None; None if there are none."""
     rest = [sample for sample in samples if sample is not None]
     return collate(rest) if rest else None
 
 
 def start_worker(init: Callable | None, number: int) -> None:
-    """``init`` of a loader's worker, which then leaves signals to the main process.
+    """``init`` of a loader's worker, which from then on leaves signals to the main process.
 
-    A launcher, a shell and a scheduler send them to all processes of a run; a worker that ends
-    would end the run before it has written its checkpoint. Workers end with the main process.
+    Launchers, shells and schedulers signal all processes of a run; without its workers the main
+    process could not write its checkpoint.
     """
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
@@ -225,20 +206,14 @@ def start_worker(init: Callable | None, number: int) -> None:
 def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
                    strict: bool = False, seed: int | None = None, endless: bool = False) \
         -> DataLoader:
-    """A DataLoader of the same samples and settings, by a `GuardedDataset`.
-
-    Args:
-        loader: as mmengine has built it.
-        report, part, strict: see `GuardedDataset`.
-        seed: for training: batches are `SeededBatches`.
-        endless: see `SeededBatches`.
-    """
-    dataset = GuardedDataset(loader.dataset, report=report, part=part, strict=strict)
-    batches = loader.batch_sampler if seed is None else SeededBatches(
-        loader.batch_sampler, seed=seed, endless=endless)
+    """mmengine's loader of a `GuardedDataset`, with a ``seed`` in `SeededBatches`."""
     settings = {name: getattr(loader, name) for name in (
         'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
         'persistent_workers')}
-    settings['worker_init_fn'] = partial(start_worker, loader.worker_init_fn)
-    collate = loader.collate_fn if part == 'train' else partial(collate_rest, loader.collate_fn)
-    return GuardedLoader(dataset, batch_sampler=batches, collate_fn=collate, **settings)
+    return GuardedLoader(
+        GuardedDataset(loader.dataset, report=report, part=part, strict=strict),
+        batch_sampler=loader.batch_sampler if seed is None else SeededBatches(
+            loader.batch_sampler, seed=seed, endless=endless),
+        collate_fn=loader.collate_fn if part == 'train' else partial(
+            collate_rest, loader.collate_fn),
+        worker_init_fn=partial(start_worker, loader.worker_init_fn), **settings)

@@ -3,12 +3,7 @@ from __future__ import annotations
 
 
 class RunStopped(Exception):
-    """A run that ends before its end, for a reason that its user has to know.
-
-    Args:
-        message: one line.
-        status: the exit status of the tool that runs it.
-    """
+    """Ends a run with a one-line message, and its tool with an exit status."""
 
     def __init__(self, message: str, status: int = 1):
         super().__init__(message)

@@ -5,34 +5,30 @@ import mmap
 import os
 import re
 
-# JPEG: a marker is FF and its kind; in a scan FF 00 is a byte FF, FF D0 to D7 are restarts, and FFs
-# may stand before any. 02 to BF and those that stand alone are passed over.
+# In a JPEG, a marker is FF and its kind. In a scan, FF 00 is a byte FF and FF D0 to D7 are restarts
 MARKER = re.compile(rb'\xff([\xc0-\xcf\xd9-\xfe])')
 END, SCAN = 0xd9, 0xda
-PNG = b'\x89PNG'
+PNG_END = b'\0\0\0\0IEND'  # the last chunk: a length of 0 and its kind
 
 
 def check_whole(path: str | None) -> None:
     """Raises ValueError for a JPEG or PNG file that ends before its image does.
 
-    What stands behind the image, such as the film of a phone's motion photo, does not matter.
+    What follows the image, such as the film of a phone's motion photo, does not matter.
     """
-    if path is None or not os.path.isfile(path) or not os.path.getsize(path):  # kept elsewhere
+    if path is None or not os.path.isfile(path) or not os.path.getsize(path):
         return
     with open(path, 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for begin, whole in ((b'\xff\xd8', jpeg_is_whole), (PNG, png_is_whole)):
-            if data[:len(begin)] == begin and not whole(data):
-                raise ValueError(f'{path}: the file is truncated')
+        if data[:2] == b'\xff\xd8' and not jpeg_is_whole(data) \
+                or data[:4] == b'\x89PNG' and data.find(PNG_END) < 0:
+            raise ValueError(f'{path}: the file is truncated')
 
 
 def jpeg_is_whole(data) -> bool:
-    """Whether the end marker of the image is there.
+    """Whether the end marker comes after a scan.
 
-    From segment to segment, each as long as it says: a thumbnail within one has an end marker of
-    its own. After the segment that begins a scan come its data, up to the next marker.
-
-    Args:
-        data: the file, bytes or mmap.
+    Steps from segment to segment by their lengths, since a thumbnail within one has an end marker
+    of its own.
     """
     place, scanned = 2, False
     while found := MARKER.search(data, place):
@@ -41,14 +37,4 @@ def jpeg_is_whole(data) -> bool:
             return scanned
         scanned = scanned or kind == SCAN
         place = found.end() + int.from_bytes(data[found.end():found.end() + 2], 'big')
-    return False
-
-
-def png_is_whole(data) -> bool:
-    """Whether the chunks of a PNG, (length, kind, content, checksum) each, lead to its last."""
-    place = 8  # behind the signature
-    while place + 8 <= len(data):
-        if data[place + 4:place + 8] == b'IEND':
-            return True
-        place += 12 + int.from_bytes(data[place:place + 4], 'big')
     return False

@@ -8,11 +8,7 @@ WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'lape_mm.BFloat16OptimWrapper')
 
 
 def set_amp(cfg: Config, kind: str) -> None:
-    """Turns mixed precision on for training.
-
-    Args:
-        cfg: edited in place.
-        kind: 'fp16', with dynamic loss scaling, or 'bf16', in detectors for backbone and neck.
+    """Turns mixed precision on, in place: 'fp16', or 'bf16', in detectors without the heads.
 
     Raises:
         RunError: fp16 on the CPU, or an optimizer wrapper of another kind in the config.

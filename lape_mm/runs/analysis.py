@@ -17,6 +17,7 @@ from lape_mm.backbones.encoder import Encoder
 from lape_mm.checkpoints import CheckpointError, load_backbone
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.requirements import install_hint, missing
+from lape_mm.wording import short
 
 from .arguments import apply_trust
 from .arguments import joining as read_joining
@@ -26,7 +27,6 @@ from .errors import RunError
 from .images import find_images, load_images
 from .loading import check_fits
 from .progress import progress
-from .summary import short
 
 UNKNOWN = r'pe_norm|pos_embed|bias_table'
 
@@ -38,9 +38,6 @@ def analyze(args: Namespace) -> None:
         args: config, checkpoint, images (a folder), out (a folder), num_images, img_size (None,
             side, or height and width), joining, cfg_options, trust_checkpoint, compare (a list of
             texts, see `read_other`).
-
-    Raises:
-        RunError: something is missing, cannot be read or does not fit.
     """
     apply_trust(args)
     if lacking := missing('matplotlib'):
@@ -60,7 +57,9 @@ def analyze(args: Namespace) -> None:
     pictures: list = []
     for cfg, model, (config, _, checkpoint) in zip(cfgs, built, wanted):
         analysis, pictures = analyze_one(cfg, model, config, checkpoint, paths, args.img_size)
-        models[new_label(label_of(cfg), models)] = analysis
+        label = setting(cfg, 'joining', 'default')
+        same = sum(other.partition(' (')[0] == label for other in models)
+        models[f'{label} ({same + 1})' if same else label] = analysis
     title = f'Position embedding in {Path(args.config).stem}'
     try:
         rows = write_report(models, pictures, Path(args.out), title,
@@ -76,16 +75,14 @@ def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, pat
     """One model's analysis, and the images as pictures."""
     init_default_scope(cfg.default_scope)
     found = load_weights(model, checkpoint)
-    backbone = next(node for _, node in our_backbones(cfg))
     try:
         encoder = find_encoder(model)
         size = ((img_size * 2)[0], (img_size * 2)[1]) if img_size else own_size(encoder)
         images, pictures = load_images(cfg, model, paths, size)
         analysis = analyse(
             model, images, partial(progress, what=Path(checkpoint).name), **{
-                'joining': text_of(backbone.get('joining', 'default')),
-                'position': str(backbone.get('position', 'the backbone\'s default')),
-                'arch': text_of(backbone.get('arch', "the backbone's default")),
+                'joining': setting(cfg, 'joining', 'default'),
+                'position': setting(cfg, 'position'), 'arch': setting(cfg, 'arch'),
                 'config': Path(config).name,
                 'checkpoint': f'{Path(checkpoint).name} ({found})'})
     except ValueError as error:
@@ -94,11 +91,7 @@ def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, pat
 
 
 def load_weights(model: nn.Module, checkpoint: str) -> str:
-    """Loads a checkpoint of the whole model, or of its backbone alone; says which it was.
-
-    Raises:
-        RunError: it is neither, or was trained with another joining.
-    """
+    """Loads a checkpoint of the whole model, or of its backbone alone, and says which it was."""
     try:
         content = check_fits(model, checkpoint)
     except RunError as whole:
@@ -112,8 +105,8 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
                     if re.search(UNKNOWN, name) and '[' not in name]:
             raise RunError(f'{checkpoint} has {lost[0]}, which the config\'s joining has no place '
                            'for: name the one that it was trained with by --joining') from None
-        return f'backbone alone, {len(report.new)} entries as initialised' if report.new else \
-            'backbone alone'
+        return 'backbone alone' + (
+            f', {len(report.new)} entries as initialised' if report.new else '')
     model.load_state_dict(unwrap(content))
     return 'whole model'
 
@@ -125,14 +118,7 @@ def own_size(encoder: Encoder) -> tuple[int, int]:
 
 
 def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
-    """--compare JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT.
-
-    Returns:
-        config, joining (None for what the config says), checkpoint.
-
-    Raises:
-        RunError: it is neither.
-    """
+    """--compare JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT: config, joining or None, checkpoint."""
     # a joining's own = signs stand within its brackets
     found = re.fullmatch(r'((?:dict\(|\{).*?[)}]|[^=]+)=(.+)', text)
     if not found:
@@ -143,23 +129,8 @@ def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
     return config, read_joining(what), checkpoint
 
 
-def label_of(cfg: Config) -> str:
-    """What a model is called in the report."""
-    return text_of(next((node.get('joining', 'default') for _, node in our_backbones(cfg)),
-                        'model'))
-
-
-def text_of(value: str | Mapping) -> str:
-    """A name, or the settings of a dict."""
-    if isinstance(value, Mapping):
-        return ', '.join(f'{key}={setting}' for key, setting in value.items())
-    return str(value)
-
-
-def new_label(label: str, taken: Mapping) -> str:
-    """The label, numbered where another model has it."""
-    count = 2
-    name = label
-    while name in taken:
-        name, count = f'{label} ({count})', count + 1
-    return name
+def setting(cfg: Config, name: str, default: str = "the backbone's default") -> str:
+    """An argument of the config's backbone: a name, or the settings of a dict."""
+    value = next(node for _, node in our_backbones(cfg)).get(name, default)
+    return ', '.join(f'{key}={one}' for key, one in value.items()) \
+        if isinstance(value, Mapping) else str(value)

@@ -1,7 +1,6 @@
 """The options that several tools share. Parsing them imports neither torch nor mmengine."""
 import argparse
 import ast
-import os
 
 from .errors import RunError
 
@@ -13,8 +12,8 @@ class OptionsAction(argparse.Action):
         from mmengine.config import DictAction
         literals = {}
         for value in list(values):
-            key, _, text = value.partition('=')
-            if not _:
+            key, joint, text = value.partition('=')
+            if not joint:
                 parser.error(f'{option_string}: {value!r} is not of the form KEY=VALUE')
             if text.lstrip().startswith(('{', 'dict(')):
                 literals[key] = literal(text)
@@ -24,11 +23,7 @@ class OptionsAction(argparse.Action):
 
 
 def literal(text: str) -> dict:
-    """The Python dict that ``text`` spells.
-
-    Raises:
-        RunError: it spells none.
-    """
+    """The Python dict that ``text`` spells; RunError if it spells none."""
     try:
         node = ast.parse(text.strip(), mode='eval').body
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
@@ -94,11 +89,6 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_trust(parser)
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
-    # torch.distributed.launch passes it in either spelling
+    # torch.distributed.launch passes it in either spelling, beside LOCAL_RANK
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0,
                         help=argparse.SUPPRESS)
-
-
-def keep_local_rank(args: argparse.Namespace) -> None:
-    """Puts --local_rank where mmengine looks for it, unless the launcher has done so."""
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))

@@ -7,12 +7,12 @@ from lape_mm.requirements import install_hint, missing
 
 
 class RunError(Exception):
-    """A run that cannot start, with every problem found, or that had to stop.
+    """A run that cannot start, or that had to stop.
 
     Args:
         problems: one line each, saying what is wrong and what to do about it.
         status: exit status of the tool.
-        own: whether it is this process's, where a run has several; else all have the same.
+        own: whether only this process of several has it.
     """
 
     def __init__(self, problems: str | Sequence[str], status: int = 2, own: bool = False):

@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 
 from lape_mm.analysis.page import HEAD, fill
+from lape_mm.wording import short
 
 from .errors import RunError
-from .images import SUFFIXES
+from .images import SUFFIXES, read_image
 from .progress import progress
-from .summary import short
 
 TEMPLATE = HEAD + '''.row { display: flex; flex-wrap: wrap; gap: .8rem; }
 figure { margin: .4rem 0 0; flex: 1 1 200px; max-width: 520px; }
@@ -51,24 +51,25 @@ def gallery(args: Namespace) -> None:
     Args:
         args: folders (LABEL=FOLDER texts), images (None or the folder of the inputs), out (the
             page), most (pictures).
-
-    Raises:
-        RunError: a folder has no pictures, they have none in common, or one cannot be read.
     """
-    folders = dict(read_folder(text) for text in args.folders)
-    if len(folders) < len(args.folders):
-        raise RunError('two folders have the same LABEL')
-    found = {label: pictures_in(folder) for label, folder in folders.items()}
-    names = sorted(set.intersection(*(set(pictures) for pictures in found.values())))
+    found: dict[str, dict[str, Path]] = {}
+    for text in args.folders:
+        label, _, folder = text.partition('=')
+        if not (label and folder):
+            raise RunError(f'{text}: expected LABEL=FOLDER')
+        if label in found:
+            raise RunError('two folders have the same LABEL')
+        found[label] = pictures_in(folder)
+    names = sorted(set.intersection(*map(set, found.values())))
     if not names:
-        raise RunError(f'{" and ".join(map(str, folders.values()))} have no picture of the same '
-                       'name: let tools/test.py --show-dir draw the same test set')
-    inputs = pictures_in(Path(args.images)) if args.images else {}
+        raise RunError(f'{" and ".join(args.folders)} have no picture of the same name: let '
+                       'tools/test.py --show-dir draw the same test set')
+    inputs = pictures_in(args.images) if args.images else {}
     rows = [row_of(name, {label: pictures[name] for label, pictures in found.items()},
                    input_of(name, inputs)) for name in progress(names, 'pictures')]
     rows.sort(key=lambda row: -row['differs'])
-    page = fill(TEMPLATE, title=f'Predictions of {", ".join(folders)}', rows=rows[:args.most],
-                differs=len(folders) == 2)
+    page = fill(TEMPLATE, title=f'Predictions of {", ".join(found)}', rows=rows[:args.most],
+                differs=len(found) == 2)
     try:
         Path(args.out).write_text(page)
     except OSError as error:
@@ -76,25 +77,9 @@ def gallery(args: Namespace) -> None:
     print(f'{min(len(rows), args.most)} of {len(names)} pictures: {short(args.out)}')
 
 
-def read_folder(text: str) -> tuple[str, Path]:
-    """LABEL=FOLDER.
-
-    Raises:
-        RunError: it is not, or there is no such folder.
-    """
-    label, joint, folder = text.partition('=')
-    if not (label and joint and folder):
-        raise RunError(f'{text}: expected LABEL=FOLDER')
-    return label, Path(folder)
-
-
-def pictures_in(folder: Path) -> dict[str, Path]:
-    """File name -> path of the pictures below a folder.
-
-    Raises:
-        RunError: there are none.
-    """
-    found = {path.name: path for path in sorted(folder.rglob('*'))
+def pictures_in(folder: str) -> dict[str, Path]:
+    """File name -> path of the pictures below a folder; RunError if there are none."""
+    found = {path.name: path for path in sorted(Path(folder).rglob('*'))
              if path.suffix.lower() in SUFFIXES}
     if not found:
         raise RunError(f'{folder}: holds no picture ({", ".join(SUFFIXES)})')
@@ -117,9 +102,8 @@ def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
 
 def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict:
     """What the page shows of one picture."""
-    images = {label: read(path) for label, path in pictures.items()}
-    shown = [('input', encode(read(source)))] if source else []
-    shown += [(label, encode(image)) for label, image in images.items()]
+    images = {label: read_image(path) for label, path in pictures.items()}
+    shown = {**({'input': read_image(source)} if source else {}), **images}
     share = 0.
     if len(images) == 2:
         one, other = images.values()
@@ -127,20 +111,9 @@ def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict
             apart = cv2.absdiff(one, other).max(axis=2)
             share = float((apart > NOTICED).mean())
             scaled = apart.astype(np.float32) * (255 / max(int(apart.max()), 1))
-            shown.append(('difference', encode(scaled.astype(np.uint8))))
-    return dict(name=name, pictures=shown, differs=share, share=f'{share:.1%}')
-
-
-def read(path: Path) -> np.ndarray:
-    """(H, W, 3), BGR.
-
-    Raises:
-        RunError: it is no picture.
-    """
-    image = cv2.imread(str(path))
-    if image is None:
-        raise RunError(f'{path}: cannot be read as an image')
-    return image
+            shown['difference'] = scaled.astype(np.uint8)
+    return dict(name=name, differs=share, share=f'{share:.1%}',
+                pictures=[(label, encode(image)) for label, image in shown.items()])
 
 
 def encode(image: np.ndarray) -> str:

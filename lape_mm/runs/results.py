@@ -12,20 +12,18 @@ from lape_mm.engine.record_hook import RECORD
 from .errors import RunError
 
 SEED = 'randomness.seed'
+KINDS: dict[str, tuple[type, ...]] = {
+    'config': (str, type(None)), 'overrides': (dict,), 'seed': (int,), 'metrics': (list,),
+    'finished': (bool,), 'fingerprint': (str,), 'machine': (dict,), 'versions': (dict,),
+    'commit': (str, type(None)), 'started': (str,), 'cpu_seconds': (int, float)}
 
 
 def read_records(folders: Iterable[str | Path]) -> list[dict]:
-    """All records below folders: ``record.json`` of work folders, or the files of a ledger.
-
-    Raises:
-        RunError: a folder is not there, holds no record, or a file is not one.
-    """
+    """All records below folders: ``record.json`` of work folders, or the files of a ledger."""
     found: list[dict] = []
     for folder in map(Path, folders):
-        if folder.is_file():
-            paths = [folder]
-        else:
-            paths = sorted(folder.rglob(RECORD)) or sorted(folder.glob('*.json'))
+        paths = [folder] if folder.is_file() else (
+            sorted(folder.rglob(RECORD)) or sorted(folder.glob('*.json')))
         if not paths:
             raise RunError(f'{folder}: there is no record of a run; training writes {RECORD} '
                            'into its work folder')
@@ -34,20 +32,11 @@ def read_records(folders: Iterable[str | Path]) -> list[dict]:
 
 
 def read_record(path: Path) -> dict:
-    """One record, see `lape_mm.engine.RunRecordHook`, with its ``path``.
-
-    Raises:
-        RunError: it is not one.
-    """
+    """One record, see `lape_mm.engine.RunRecordHook`, with its ``path``; RunError if it is none."""
     try:
         record = json.loads(path.read_text())
-        wanted: dict[str, tuple[type, ...]] = {
-            'config': (str, type(None)), 'overrides': (dict,), 'seed': (int,), 'metrics': (list,),
-            'finished': (bool,), 'fingerprint': (str,), 'machine': (dict,), 'versions': (dict,),
-            'commit': (str, type(None)), 'started': (str,), 'cpu_seconds': (int, float)}
-        lacking = [name for name, kind in wanted.items()
-                   if not isinstance(record.get(name), kind)]
-        if lacking:
+        if lacking := [name for name, kind in KINDS.items()
+                       if not isinstance(record.get(name), kind)]:
             raise ValueError(f'without {", ".join(lacking)}')
     except (OSError, ValueError, AttributeError) as error:
         raise RunError(f'{path}: not a record of a run: {error}') from error
@@ -55,26 +44,19 @@ def read_record(path: Path) -> dict:
 
 
 def label_runs(records: Sequence[Mapping]) -> list[str]:
-    """What each run is called: its config and overrides, without what all of them share.
-
-    The seed is left out, so that runs that differ in it alone have the same label.
-    """
+    """What each run is called: its config and overrides, without its seed and what all share."""
     settings = [{'config': Path(record['config'] or '?').stem,
                  **{key.removeprefix('--'): value for key, value in record['overrides'].items()
                     if key != SEED}} for record in records]
-    shared = {key for key, value in settings[0].items()
-              if all(key in one and one[key] == value for one in settings)} if settings else set()
+    shared = [key for key, value in settings[0].items()
+              if all(key in one and one[key] == value for one in settings)] if settings else []
     return [', '.join(f'{value}' if key in ('config', 'joining') else f'{key}={value}'
                       for key, value in one.items() if key not in shared) or one['config']
             for one in settings]
 
 
 def figure(record: Mapping, metric: str, which: str = 'last') -> float:
-    """A run's figure of a metric: of its last validation, or the largest of all.
-
-    Raises:
-        RunError: none of its validations has it.
-    """
+    """A metric of a run's last validation, or its largest; RunError if no validation has it."""
     values = [line[metric] for line in record['metrics'] if metric in line]
     if not values:
         known = sorted({name for line in record['metrics'] for name in line})
@@ -83,16 +65,10 @@ def figure(record: Mapping, metric: str, which: str = 'last') -> float:
 
 
 def first_metric(records: Sequence[Mapping]) -> str:
-    """The name of the first metric of a record that is neither its place nor its loss.
-
-    Raises:
-        RunError: no run has been validated.
-    """
-    for record in records:
-        for line in record['metrics']:
-            for name in line:
-                if name not in ('epoch', 'iter', 'loss'):
-                    return name
+    """The first metric of a record; RunError if no run has been validated."""
+    names = (name for record in records for line in record['metrics'] for name in line)
+    if found := next((name for name in names if name not in ('epoch', 'iter', 'loss')), None):
+        return found
     raise RunError('none of the runs has been validated yet')
 
 
@@ -114,7 +90,7 @@ class Row:
 
 
 def later_parts(record: Mapping) -> list[Mapping]:
-    """Fingerprint and commit of what a run was resumed with, where these are others."""
+    """Other fingerprints and commits that a run was resumed with."""
     return record.get('resumed_with', [])
 
 
@@ -126,8 +102,8 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
         baseline: the label that all others are compared with, or one a label.
 
     Raises:
-        RunError: two runs of one label have the same seed, or different settings; one has changed
-            its settings midway; the baseline is none of the labels; no finished run is left.
+        RunError: two runs of one label have the same seed, or different settings; one was resumed
+            with other settings; the baseline is none of the labels; no finished run is left.
     """
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, Mapping] = {}
@@ -152,8 +128,7 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
     rows = []
     for label, by_seed in found.items():
         against = baseline.get(label) if isinstance(baseline, Mapping) else baseline
-        if against == label:
-            against = None
+        against = None if against == label else against
         base = found.get(against, {}) if against else {}
         rows.append(Row(label, by_seed, against, {
             seed: value - base[seed] for seed, value in by_seed.items() if seed in base}))
@@ -161,7 +136,7 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean and standard deviation, ``12.30 ± 0.45``; the deviation of one value is not known."""
+    """Mean and standard deviation, ``12.30 ± 0.45``; of one value, the value."""
     text = f'{mean(values):.{digits}f}'
     return f'{text} ± {stdev(values):.{digits}f}' if len(values) > 1 else text
 
@@ -170,32 +145,30 @@ def change(values: Sequence[float], digits: int = 2) -> str:
     """Mean of paired differences, its standard error, and how many of them go up and down."""
     if not values:
         return ''
-    text = f'{mean(values):+.{digits}f}'
-    if len(values) > 1:
-        text += f' ± {stdev(values) / len(values) ** .5:.{digits}f}'
+    error = f' ± {stdev(values) / len(values) ** .5:.{digits}f}' if len(values) > 1 else ''
     up, down = sum(value > 0 for value in values), sum(value < 0 for value in values)
-    return f'{text} ({up} up, {down} down)'
+    return f'{mean(values):+.{digits}f}{error} ({up} up, {down} down)'
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table."""
-    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in
-                     (head, ['---'] * len(head), *rows))
+    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (head, ['---'] * len(head), *rows))
 
 
 def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
     """Rows as Markdown, with their differences where they have a baseline."""
-    baselines = {row.baseline: None for row in rows if row.baseline}
-    shared = f'minus {next(iter(baselines))}, ' if len(baselines) == 1 else ''
-    paired = [f'{shared}paired by seed'] if baselines else []
+    baselines = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
+    head = ['', 'seeds', f'{metric}, measured']
+    if baselines:
+        head.append(f'minus {baselines[0]}, paired by seed' if len(baselines) == 1 else
+                    'paired by seed')
 
     def difference(row: Row) -> str:
         text = change(list(row.differences.values()), digits)
         return f'minus {row.baseline}: {text}' if text and len(baselines) > 1 else text
-    return markdown(['', 'seeds', f'{metric}, measured', *paired], [
-        [row.label, ', '.join(map(str, sorted(row.by_seed))),
-         spread(list(row.by_seed.values()), digits),
-         *([difference(row)] if paired else [])] for row in rows])
+    return markdown(head, [[
+        row.label, ', '.join(map(str, sorted(row.by_seed))),
+        spread(list(row.by_seed.values()), digits), difference(row)][:len(head)] for row in rows])
 
 
 def origin(records: Sequence[Mapping]) -> str:
@@ -214,21 +187,15 @@ def origin(records: Sequence[Mapping]) -> str:
 
 
 def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, which: str) -> str:
-    """What tools/results.py prints.
-
-    Raises:
-        RunError: see `read_records` and `compare`.
-    """
+    """What tools/results.py prints; RunError as `read_records` and `compare`."""
     records = read_records(folders)
     metric = metric or first_metric(records)
-    open_ones = [record['path'] for record in records if not record['finished']]
     rows = compare(label_runs(records), records, metric, baseline=baseline, which=which)
     small = all(abs(value) <= 1 for row in rows for value in row.by_seed.values())
-    parts = [table(rows, metric, digits=4 if small else 2),
-             f'Measured: {origin(records)}.']
-    if len(rows) and any(len(row.by_seed) > 1 for row in rows):
+    parts = [table(rows, metric, digits=4 if small else 2), f'Measured: {origin(records)}.']
+    if any(len(row.by_seed) > 1 for row in rows):
         parts.append('Mean ± standard deviation over seeds' + (
             '; differences: mean ± standard error.' if baseline else '.'))
-    if open_ones:
-        parts.append(f'Left out, not at their end: {", ".join(open_ones)}')
+    if unfinished := [record['path'] for record in records if not record['finished']]:
+        parts.append(f'Left out, not at their end: {", ".join(unfinished)}')
     return '\n\n'.join(parts)

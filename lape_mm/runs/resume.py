@@ -1,10 +1,12 @@
 """Which checkpoint of a work folder a run goes on from, and what a new run would write over."""
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.dist import master_only
 
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
 from lape_mm.engine.record_hook import RECORD
@@ -12,82 +14,108 @@ from lape_mm.wording import some
 
 KINDS = r'(epoch_\d+|iter_\d+|interrupted)\.pth'
 TIME = r'\d{8}_\d{6}'  # as mmengine writes it
+# names the log folders of the run that is in a work folder: of its start and of each --resume
+LOGS = 'log_folders.txt'
+
+
+def set_resume(cfg: Config, resume: str) -> None:
+    """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
+    found: str | None = resume
+    if resume == 'auto':
+        found, unused = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
+        for line in unused:
+            print(f'warning: not used: {line}', flush=True)
+        print(f'resumes from {found}' if found else
+              f'no checkpoint in {cfg.work_dir} yet: the run starts from its beginning', flush=True)
+    cfg.resume = found is not None
+    if found:  # else the run starts from the config's own
+        cfg.started_from, cfg.load_from = cfg.get('load_from'), found
+
+
+def elsewhere(cfg: Config) -> str | None:
+    """The folder beside the work folder that the config's checkpoints go to."""
+    return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
+
+
+@master_only
+def note_start(work_dir: str, log_folder: str, resume: str | None) -> None:
+    """Notes the checkpoints that `newest_checkpoint` may take: those with this ``log_folder``.
+
+    A new run (no ``resume``) starts the list; after one that names a path, all may be taken.
+    """
+    logs = Path(work_dir, LOGS)
+    if not resume:
+        logs.write_text(f'{log_folder}\n')
+    elif resume != 'auto':
+        logs.unlink(missing_ok=True)
+    elif logs.is_file():  # else it was started by version 0.1.0
+        with logs.open('a') as file:
+            file.write(f'{log_folder}\n')
 
 
 def newest_checkpoint(work_dir: str, out_dir: str | None = None) -> tuple[str | None, list[str]]:
-    """The whole checkpoint that was written last, of several in one second the farthest.
+    """The latest whole checkpoint of a folder's run; ties go to the higher iteration.
 
-    Runs with other settings may have left theirs in the same folder, so that iterations alone do
-    not tell the last run's. By what the files say themselves: mmengine's ``last_checkpoint`` names
-    one that may be damaged, and the time of a file says when it was copied. One without a time in
-    it counts as the oldest.
-
-    Args:
-        work_dir: of the run.
-        out_dir: of the config's CheckpointHook, below which it has a folder of the run's name.
+    It goes by what the files say: mmengine's ``last_checkpoint`` may name a damaged one, and a
+    file's time is that of its copy. A checkpoint that says no time counts as the oldest.
 
     Returns:
-        its path, None where there is none, and a line for each file that may have been taken but
-        cannot be used.
+        its path or None, and a line for each checkpoint that is damaged or of an earlier run.
     """
+    logs = Path(work_dir, LOGS)
+    own = tuple(logs.read_text().split()) if logs.is_file() else ('',)
     ranked: list[tuple[str, int, int, str]] = []
-    damaged: dict[str, None] = {}  # as an ordered set
+    unused: dict[str, None] = {}  # as an ordered set
     for path in checkpoints(work_dir, out_dir):
         try:
-            ranked.append((*written(path), path.stat().st_mtime_ns, str(path)))
+            ranked.append((*written(path, own), path.stat().st_mtime_ns, str(path)))
         except CheckpointError as error:
-            damaged[str(error)] = None
+            unused[str(error)] = None
     for *_, name in sorted(ranked, reverse=True):
         try:
             read_checkpoint(name)  # its weights, too
         except CheckpointError as error:
-            damaged[str(error)] = None
+            unused[str(error)] = None
         else:
-            return name, list(damaged)
-    return None, list(damaged)
+            return name, list(unused)
+    return None, list(unused)
 
 
 def checkpoints(work_dir: str, out_dir: str | None = None) -> list[Path]:
-    """All of a run's checkpoints, whole or not, in the order of their names."""
+    """A folder's checkpoints, whole or not, by name."""
     folder = Path(work_dir)
     folders = [folder] if out_dir is None else [folder, Path(out_dir, folder.name)]
-    found = [path for place in folders if place.is_dir() for path in sorted(place.glob('*.pth'))
+    found = [path for place in folders for path in sorted(place.glob('*.pth'))
              if re.fullmatch(KINDS, path.name)]
     if (pointer := folder / 'last_checkpoint').is_file():  # whatever its name is
         found += [path for path in [Path(pointer.read_text().strip())] if path.is_file()]
     return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
 
 
-def written(path: str | os.PathLike) -> tuple[str, int]:
+def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
     """When a checkpoint was written, '' if it does not say, and after how many iterations.
 
     Raises:
-        CheckpointError: it cannot be read, or no run can go on from it.
+        CheckpointError: no run can go on from it, or its log folder is not one of ``own``.
     """
     content = read_checkpoint(path, weights=False)
     meta = content.get('meta')
-    if not isinstance(meta, Mapping) or not {'iter', 'epoch'} <= set(meta) \
+    if not isinstance(meta, Mapping) or not isinstance(meta.get('iter'), int) \
             or 'optimizer' not in content:
-        raise CheckpointError(f'{path}: no optimizer or no meta.iter, so that no run can go on '
-                              'from it')
-    if not isinstance(meta['iter'], int):
-        raise CheckpointError(f'{path}: meta.iter={meta["iter"]!r:.100}: a run needs the number of '
-                              'iters that it has done')
-    time = meta.get('time')
-    return time if isinstance(time, str) and re.fullmatch(TIME, time) else '', meta['iter']
+        raise CheckpointError(f'{path}: no run can go on from it without an optimizer and '
+                              'meta.iter')
+    if not str(meta.get('experiment_name', '')).endswith(own):
+        raise CheckpointError(f'{path} is of an earlier run; --resume {path} goes on with that one')
+    time = str(meta.get('time'))
+    return time if re.fullmatch(TIME, time) else '', meta['iter']
 
 
 def earlier_run(work_dir: str, out_dir: str | None = None) -> str | None:
-    """What a run from its beginning should say of a work folder that holds a run already.
-
-    Returns:
-        one line; None for a folder without a record or checkpoints.
-    """
-    record = Path(work_dir, RECORD)
-    names = [path.name for path in [record] if path.is_file()]
-    names += [path.name for path in checkpoints(work_dir, out_dir)]
+    """A warning for a new run whose work folder holds a record or checkpoints; else None."""
+    names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir, out_dir))
+             if path.is_file()]
     if not names:
         return None
     return (f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from its '
-            f'beginning: {RECORD} and checkpoints of the same names will be overwritten. '
-            '--work-dir FOLDER keeps both apart, --resume goes on with the run that is there')
+            f'beginning: {RECORD} and checkpoints of the same names will be overwritten, and '
+            '--resume will go on with the new run. --work-dir FOLDER keeps both apart')

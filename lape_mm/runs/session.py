@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import gc
+import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 
@@ -19,15 +21,12 @@ from .amp import set_amp
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders
-from .distributed import settle_distributed
-from .dump import dump_metric
 from .errors import RunError
 from .learning_rate import count_accumulation, set_auto_scale_lr
 from .loading import check_tested, guard_loading
-from .pictures import draw_tested
+from .outputs import draw_tested, dump_metric, print_testing, print_training
 from .progress import progress
-from .resume import earlier_run, newest_checkpoint
-from .summary import print_testing, print_training
+from .resume import earlier_run, elsewhere, note_start, set_resume
 
 
 def train(args: Namespace) -> None:
@@ -36,14 +35,8 @@ def train(args: Namespace) -> None:
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
             auto_scale_lr, strict_data, joining, cfg_options, trust_checkpoint, launcher.
-
-    Raises:
-        RunError: the run cannot start, or has stopped before its end.
     """
-    apply_trust(args)
-    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
-                      work_dir=args.work_dir)
-    cfg.launcher = args.launcher
+    cfg = read_config(args)
     cfg.overrides = overrides(args)
     if args.amp:
         set_amp(cfg, args.amp)
@@ -53,67 +46,14 @@ def train(args: Namespace) -> None:
         set_strict_data(cfg)
     if args.resume:
         set_resume(cfg, args.resume)
-    resumes = args.resume or cfg.get('resume')
-    earlier = None if resumes else earlier_run(cfg.work_dir, elsewhere(cfg))
+    earlier = earlier_run(cfg.work_dir, elsewhere(cfg))
     runner = build_runner(cfg, 'train')
-    if earlier:
+    if earlier and not args.resume and not cfg.get('resume'):
         runner.logger.warning(earlier)
+    note_start(cfg.work_dir, runner.timestamp, cfg.get('resume') and (args.resume or 'auto'))
     with one_line():
         runner.train()
     print_training(runner)
-
-
-def overrides(args: Namespace) -> dict:
-    """What the command line changes of a config, for the run's record."""
-    named = {'--' + name.replace('_', '-'): value for name in (
-        'joining', 'amp', 'auto_scale_lr', 'strict_data') if (value := getattr(args, name, None))}
-    return {**named, **(args.cfg_options or {})}
-
-
-@contextmanager
-def one_line() -> Iterator[None]:
-    """Within, what stops a run for a reason that its user has to know becomes a RunError."""
-    try:
-        yield
-    except RunStopped as stop:
-        raise RunError(str(stop), status=stop.status, own=True) from stop
-    except BadSample as bad:  # from a worker it comes with a traceback before it
-        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
-                       own=True) from bad
-    except CheckpointError as error:
-        raise RunError(str(error)) from error
-
-
-def set_resume(cfg: Config, resume: str) -> None:
-    """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
-    found: str | None = resume
-    if resume == 'auto':
-        found, damaged = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
-        for line in damaged:
-            print(f'warning: not used: {line}', flush=True)
-        print(f'resumes from {found}' if found else
-              f'no checkpoint in {cfg.work_dir} yet: the run starts from its beginning', flush=True)
-    cfg.resume = found is not None
-    if found:  # else the run starts from the config's own
-        cfg.started_from, cfg.load_from = cfg.get('load_from'), found
-
-
-def elsewhere(cfg: Config) -> str | None:
-    """The folder beside the work folder that the config's checkpoints go to."""
-    return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
-
-
-def set_strict_data(cfg: Config) -> None:
-    """--strict-data: a bad sample ends the run.
-
-    Raises:
-        RunError: the config has no `lape_mm.ExactRunHook`.
-    """
-    for hook in [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]:
-        if hook and hook.get('type') == 'lape_mm.ExactRunHook':
-            hook.strict_data = True
-            return
-    raise RunError('--strict-data: the config has no hook lape_mm.ExactRunHook')
 
 
 def test(args: Namespace) -> None:
@@ -122,14 +62,8 @@ def test(args: Namespace) -> None:
     Args:
         args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options,
             trust_checkpoint, launcher.
-
-    Raises:
-        RunError: the run cannot start.
     """
-    apply_trust(args)
-    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
-                      work_dir=args.work_dir)
-    cfg.launcher = args.launcher
+    cfg = read_config(args)
     cfg.load_from, cfg.resume = args.checkpoint, False
     if args.show_dir:
         draw_tested(cfg, args.show_dir)
@@ -143,14 +77,53 @@ def test(args: Namespace) -> None:
     print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
 
 
+def read_config(args: Namespace) -> Config:
+    """The config with what all tools take."""
+    apply_trust(args)
+    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
+                      work_dir=args.work_dir)
+    cfg.launcher = args.launcher
+    return cfg
+
+
+def overrides(args: Namespace) -> dict:
+    """What the command line changes of a config, for the run's record."""
+    named = {'--' + name.replace('_', '-'): value for name in (
+        'joining', 'amp', 'auto_scale_lr', 'strict_data') if (value := getattr(args, name, None))}
+    return {**named, **(args.cfg_options or {})}
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turns what stops a run for a reason that its user has to know into a RunError."""
+    try:
+        yield
+    except RunStopped as stop:
+        raise RunError(str(stop), status=stop.status, own=True) from stop
+    except BadSample as bad:  # from a worker it comes with a traceback before it
+        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
+                       own=True) from bad
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+
+
+def set_strict_data(cfg: Config) -> None:
+    """--strict-data: a bad sample ends the run; RunError without `lape_mm.ExactRunHook`."""
+    for hook in [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]:
+        if hook and hook.get('type') == 'lape_mm.ExactRunHook':
+            hook.strict_data = True
+            return
+    raise RunError('--strict-data: the config has no hook lape_mm.ExactRunHook')
+
+
 def build_runner(cfg: Config, mode: str) -> Runner:
     """Checks what the run needs, draws the embedded data set if the config has one, builds it."""
     install_safe_loader()
     settle_loaders(cfg)
     check_config(cfg, mode)
-    if not gc.get_freeze_count():  # once a process: what a run leaves behind is to be collected
-        # all is imported now: a full collection, such as mmengine's after reading a data set, would
-        # look through it again, in a third of a second
+    if not gc.get_freeze_count():
+        # once a process, now that all is imported: mmengine collects garbage after reading a data
+        # set, and would look through the modules for a third of a second
         gc.freeze()
     draw_scenes(cfg)
     check_files(cfg, mode)
@@ -169,3 +142,28 @@ def draw_scenes(cfg: Config) -> None:
             prepare(**{'track': partial(progress, what='drawing the data'), **cfg.scenes})
         except (FileExistsError, ValueError) as error:
             raise RunError(f'scenes: {error}') from error
+
+
+def settle_distributed(cfg: Config) -> None:
+    """Sets a config up for gloo where a run has several processes and there is no GPU.
+
+    BatchNorm is not synchronised then: torch synchronises it on GPUs alone.
+
+    Raises:
+        RunError: a launcher that needs GPUs, or that has not set its environment variables.
+    """
+    if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
+        return
+    if cfg.launcher != 'pytorch':
+        raise RunError(f'--launcher {cfg.launcher}: there is no GPU; without one, expected '
+                       'pytorch (torchrun, tools/dist_train.sh)')
+    if lacking := [name for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR',
+                                     'MASTER_PORT') if name not in os.environ]:
+        raise RunError(f'--launcher pytorch: {lacking[0]} is not set; start the run with '
+                       'tools/dist_train.sh or torchrun')
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group('gloo')
+    cfg.sync_bn = None
+    cfg.model_wrapper_cfg = dict(
+        type='lape_mm.CpuDataParallel', broadcast_buffers=False,
+        find_unused_parameters=cfg.get('find_unused_parameters', False))

@@ -163,16 +163,17 @@ def after(seconds: float) -> Callable[[Path], None]:
 
 def first_checkpoint(work_dir: Path) -> None:
     """A moment for `kill_and_resume`: a little after the first checkpoint."""
-    _until(lambda: [*work_dir.glob('epoch_*.pth'), *work_dir.glob('iter_*.pth')])
+    until(lambda: [*work_dir.glob('epoch_*.pth'), *work_dir.glob('iter_*.pth')])
     time.sleep(.1)
 
 
 def writing(work_dir: Path) -> None:
     """A moment for `kill_and_resume`: a checkpoint is being written."""
-    _until(lambda: list(work_dir.glob('*.part')))
+    until(lambda: list(work_dir.glob('*.part')))
 
 
-def _until(there: Callable[[], list], limit: float = 120.) -> None:
+def until(there: Callable[[], object], limit: float = 120.) -> None:
+    """Waits for something to be there."""
     end = time.monotonic() + limit
     while not there():
         if time.monotonic() > end:

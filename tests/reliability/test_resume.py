@@ -115,6 +115,22 @@ def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
     assert runs.digest(runs.last(folder)) == expected
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path):
+    """In a folder with an earlier run's checkpoints, which are named."""
+    need('deit')
+    rate = {'optim_wrapper.optimizer.lr': 2e-4, 'default_hooks.checkpoint.interval': 100}
+    expected = whole_run('deit', tmp_path, options=rate)
+    folder, log = tmp_path / 'killed', tmp_path / 'killed.log'
+    assert runs.run(runs.arguments('deit', folder), log) == 0
+    logs = folder / 'log_folders.txt'
+    earlier = logs.read_text()
+
+    def started(work_dir):
+        runs.until(lambda: logs.read_text() != earlier)
+    assert runs.kill_and_resume('deit', tmp_path, started, options=rate) == expected
+    assert f'{folder}/epoch_4.pth is of an earlier run; --resume' in log.read_text()
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
     need('deit')
     expected = whole_run('deit', tmp_path)

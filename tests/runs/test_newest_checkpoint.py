@@ -7,7 +7,7 @@ import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
 from lape_mm.checkpoints.files import read_checkpoint  # noqa: E402
-from lape_mm.runs.resume import earlier_run, newest_checkpoint  # noqa: E402
+from lape_mm.runs.resume import earlier_run, newest_checkpoint, note_start  # noqa: E402
 from lape_mm.runs.session import set_resume  # noqa: E402
 
 
@@ -82,8 +82,32 @@ def test_what_cannot_be_used_gives_way(tmp_path):
     assert found == whole and len(lines) == 4
     text = '\n'.join(lines)
     assert f'{cut}: ' in text and f'{nan}: ' in text and f'{turned}: damaged' in text
-    assert f"{strange}: meta.iter='many'" in text
+    assert f'{strange}: no run can go on from it without an optimizer and meta.iter' in text
     assert newest_checkpoint(str(tmp_path / 'nothing')) == (None, [])
+
+
+def test_an_earlier_runs_checkpoints_are_named_and_not_taken(tmp_path):
+    """A new run that was killed before its first checkpoint has none to go on from."""
+    first = write(tmp_path, 'epoch_9.pth', 900, '20240101_120000',
+                  experiment_name='deit_20240101_110000')
+    note_start(str(tmp_path), '20240102_100000', None)
+    line = f'{first} is of an earlier run; --resume {first} goes on with that one'
+    assert newest_checkpoint(str(tmp_path)) == (None, [line])
+    start = write(tmp_path, 'epoch_1.pth', 100, '20240102_101000',
+                  experiment_name='deit_20240102_100000')
+    assert newest_checkpoint(str(tmp_path)) == (start, [line])
+    note_start(str(tmp_path), '20240102_110000', 'auto')
+    later = write(tmp_path, 'epoch_2.pth', 200, '20240102_111000',
+                  experiment_name='deit_20240102_110000')
+    assert newest_checkpoint(str(tmp_path)) == (later, [line])
+    note_start(str(tmp_path), '20240102_120000', first)  # the user's own choice: all count again
+    assert newest_checkpoint(str(tmp_path)) == (later, [])
+
+
+def test_what_version_0_1_0_wrote_counts(tmp_path):
+    newest = write(tmp_path, 'epoch_9.pth', 900, '20240101_120000')
+    note_start(str(tmp_path), '20240102_110000', 'auto')
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
 
 
 def test_weights_are_not_read_for_the_rest(tmp_path):

@@ -1,0 +1,103 @@
+"""What a run hands over: pictures, predictions in a file, and its closing lines."""
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.dist import is_main_process
+from mmengine.evaluator import BaseMetric, DumpResults
+from mmengine.runner import Runner, find_latest_checkpoint
+
+from lape_mm.wording import short
+
+from .errors import RunError
+
+# each toolbox's hook, and what turns its pictures of predictions and ground truth on
+DRAWS = {'mmdet': ('DetVisualizationHook', 'draw'), 'mmseg': ('SegVisualizationHook', 'draw'),
+         'mmpretrain': ('VisualizationHook', 'enable')}
+
+
+def draw_tested(cfg: Config, folder: str) -> None:
+    """Makes a test draw every image, ground truth beside or below the prediction.
+
+    Args:
+        cfg: edited in place.
+        folder: where pictures go; mmseg puts them into ``vis_data/vis_image`` below it.
+    """
+    folder, (kind, switch) = os.path.abspath(folder), DRAWS[cfg.default_scope]
+    hooks = cfg.setdefault('default_hooks', ConfigDict())
+    hook = hooks.setdefault('visualization', ConfigDict(type=kind))
+    hook[switch] = True
+    if cfg.default_scope == 'mmdet':
+        hook.test_out_dir = folder
+    elif cfg.default_scope == 'mmseg':
+        cfg.visualizer.save_dir = folder
+    else:
+        hook.update(out_dir=folder, interval=1)
+
+
+class DumpLabelMaps(DumpResults):
+    """mmengine's DumpResults for semantic segmentation: label maps without logits.
+
+    The logits of one ADE20K image take some 200 MB. An entry is a dict of ``img_path`` and
+    ``pred_sem_seg``, an integer tensor (H, W).
+    """
+
+    def process(self, data_batch, predictions) -> None:
+        for prediction in predictions:
+            labels = prediction['pred_sem_seg']['data'].squeeze(0).to('cpu')
+            small = torch.uint8 if int(labels.max()) < 256 else torch.int32
+            self.results.append(
+                dict(img_path=prediction.get('img_path'), pred_sem_seg=labels.to(small)))
+
+
+def dump_metric(scope: str, path: str) -> BaseMetric:
+    """The metric that writes a toolbox's predictions to a file; RunError if it is no .pkl."""
+    if not path.endswith(('.pkl', '.pickle')):
+        raise RunError(f'--out {path}: expected a name that ends with .pkl')
+    if scope == 'mmdet':
+        from mmdet.evaluation import DumpDetResults  # masks as run lengths
+        return DumpDetResults(out_file_path=path)
+    return (DumpLabelMaps if scope == 'mmseg' else DumpResults)(out_file_path=path)
+
+
+def print_training(runner: Runner) -> None:
+    """Closing lines of tools/train.py, with the metrics of the last validation."""
+    metrics = {name.removeprefix('val/'): buffer.current()
+               for name, buffer in runner.message_hub.log_scalars.items()
+               if name.startswith('val/') and not name.endswith('time')}
+    latest = find_latest_checkpoint(runner.work_dir)
+    checkpoint = short(latest) if latest else 'none was saved'
+    best = runner.message_hub.runtime_info.get('best_ckpt')
+    if best and os.path.exists(best):
+        checkpoint += f', best: {short(best)}'
+    _print(runner, metrics, checkpoint, runner.log_dir)
+
+
+def print_testing(runner: Runner, metrics: Mapping, checkpoint: str, *, out: str | None,
+                  show_dir: str | None) -> None:
+    """Closing lines of tools/test.py."""
+    _print(runner, metrics, short(checkpoint), show_dir or runner.log_dir)
+    if out and is_main_process():
+        print(f'predictions: {short(out)}')
+
+
+def _print(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> None:
+    if not is_main_process():
+        return
+    shown = ', '.join(f'{name} {float(value):.4g}' for name, value in metrics.items()
+                      if isinstance(value, Real) and not isinstance(value, bool))
+    print(f'metrics:     {shown or "none: no evaluation has run"}')
+    print(f'checkpoint:  {checkpoint}')
+    print(f'log:         {short(Path(runner.log_dir, f"{runner.timestamp}.log"))}')
+    pictures = Counter(path.parent for path in Path(folder).rglob('*')
+                       if path.suffix.lower() in ('.png', '.jpg', '.jpeg')).most_common(1)
+    scope = runner.cfg.default_scope
+    print('pictures:    ' + (
+        f'{short(pictures[0][0])} ({pictures[0][1]})' if pictures else
+        f'none (--cfg-options default_hooks.visualization.{DRAWS[scope][1]}=True draws some)'))
