@@ -18,15 +18,22 @@ __version__ = '0.1.0'
 __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', '__version__',
            'fold', 'missing', 'require']
 
+MODULES = ('backbones', 'checkpoints', 'engine', 'position')
+
 mmcv_ext.install()
 warn_untested()
 
 
 def __getattr__(name: str):
-    if name in ('backbones', 'engine'):
-        require('mmengine')
+    if name in MODULES:
+        if name != 'position':
+            require('mmengine')
         return import_module(f'{__name__}.{name}')
     if name in __all__:
         require('mmengine')
         return getattr(import_module(f'{__name__}.backbones'), name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *MODULES})

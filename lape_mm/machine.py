@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     if any('mmcv' in name for name in found):
-        found['mmcv operators'] = 'compiled' if compiled() else 'lape_mm'
+        found['mmcv operators'] = 'compiled' if compiled() else 'lape_mm.mmcv_ext, on torchvision'
     return found
 
 

@@ -28,6 +28,8 @@ TESTED = {
     'mmsegmentation': ('1.2.2', '1.2.2'),
     'mmpretrain': ('1.2.0', '1.2.0'),
 }
+# an environment of uv's has no pip
+PIP = 'pip' if find_spec('pip') else 'uv pip'
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
 EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
 
@@ -47,8 +49,8 @@ def plain_mmcv(*, upstream: bool | None = None) -> str:
         upstream: upstream's mmcv, not the fork's; None for whichever is installed.
     """
     if _upstream() if upstream is None else upstream:
-        return 'pip uninstall -y mmcv onedl-mmcv && pip install --no-deps mmcv-lite==2.1.0'
-    return 'pip install --force-reinstall --no-deps --no-cache-dir onedl-mmcv'
+        return f'{PIP} uninstall -y mmcv onedl-mmcv; {PIP} install --no-deps mmcv-lite==2.1.0'
+    return f'{PIP} install --force-reinstall --no-deps --no-cache-dir onedl-mmcv'
 
 
 def build_mmcv() -> str:
@@ -60,9 +62,9 @@ def build_mmcv() -> str:
     upstream = _upstream()
     distribution, setuptools = (
         ('"mmcv==2.1.0"', '<70') if upstream else ('onedl-mmcv', '>=77,<82'))
-    return (f'{"pip uninstall -y mmcv-lite; " if upstream else ""}'
-            f'pip install "setuptools{setuptools}" wheel ninja psutil && '
-            f'MMCV_WITH_OPS=1 pip install --no-build-isolation --force-reinstall --no-deps '
+    return (f'{f"{PIP} uninstall -y mmcv-lite; " if upstream else ""}'
+            f'{PIP} install "setuptools{setuptools}" wheel ninja psutil && '
+            f'MMCV_WITH_OPS=1 {PIP} install --no-build-isolation --force-reinstall --no-deps '
             f'--no-cache-dir {distribution}')
 
 

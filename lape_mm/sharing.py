@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from torch import nn
 
@@ -14,8 +15,21 @@ CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone')
 
 
+CARD = """---
+{{ card_data }}
+---
+A backbone of lape_mm, {{ kind }}, with {{ parameters }} parameters and
+{{ joining }}. config.json has its arguments.
+
+```python
+import lape_mm
+model = lape_mm.{{ kind }}.from_pretrained('THIS_FOLDER_OR_REPOSITORY')
+```
+"""
+
+
 class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', license='apache-2.0',
-                  tags=['vision-transformer', 'position-embedding']):
+                  tags=['vision-transformer', 'position-embedding'], model_card_template=CARD):
     """Adds `save_pretrained`, `push_to_hub` and `from_pretrained` to a backbone.
 
     The mixin keeps the arguments of the constructor. Weights are read as by ``init_cfg``, but all
@@ -25,26 +39,52 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     _hub_mixin_config: Any  # the arguments of the constructor that JSON can hold
     folded: Any
     grid: tuple[int, int]
+    joining: Any
 
-    def _save_pretrained(self, save_directory: Path) -> None:
+    def save_pretrained(self, save_directory, **options):
+        """As the mixin's, which empties the folder first.
+
+        Raises:
+            ValueError: the folder could not rebuild the model; nothing has been written then.
+        """
         if self.folded is not None:
             raise ValueError('a folded backbone has no position embedding left to share: save the '
                              'one that it was folded from')
-        arguments = dict(self._hub_mixin_config or {}, init_cfg=None)
-        built, own = type(self)(**arguments).state_dict(), self.state_dict()
-        if changed := [name for name in {**own, **built} if name not in own or name not in built
-                       or own[name].shape != built[name].shape]:
-            raise ValueError('the model was changed after it was built, and config.json could not '
-                             f'rebuild {changed[0]}: build it with these settings')
+        with torch.device('meta'):
+            built = type(self)(**self.hub_arguments())
+        names = _built(built), _built(self)
+        if changed := [name for name in {**names[0], **names[1]}
+                       if names[0].get(name) != names[1].get(name)]:
+            raise ValueError('the model was changed after it was built, or has an argument that '
+                             f'JSON cannot hold, so that config.json could not rebuild '
+                             f'{changed[0]}: build it with these settings')
+        return super().save_pretrained(save_directory, **options)
+
+    def hub_arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor, without where the weights came from."""
+        return dict(self._hub_mixin_config or {}, init_cfg=None)
+
+    def generate_model_card(self, *args, **options):
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return super().generate_model_card(
+            *args, **options, kind=type(self).__name__, joining=self.joining,
+            parameters=f'{count:,}')
+
+    def _save_pretrained(self, save_directory: Path) -> None:
         super()._save_pretrained(save_directory)
-        config = {'type': f'lape_mm.{type(self).__name__}', **arguments}
+        config = {'type': f'lape_mm.{type(self).__name__}', **self.hub_arguments()}
         (save_directory / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, config: dict | None = None, **options):
+    def _from_pretrained(cls, *, model_id: str, config: dict | None = None,
+                         map_location: str = 'cpu', **options):
+        if not config:
+            raise ValueError(f'{model_id} has no {CONFIG}, which tells what model it is')
         where = {key: options.pop(key) for key in (
             'revision', 'cache_dir', 'force_download', 'local_files_only', 'token')}
-        saved = (config or {}).get('backbone', config) or {}  # as version 0.1.0 nested it
+        for key in ('proxies', 'resume_download', 'strict'):  # the mixin's, without a use here
+            options.pop(key, None)
+        saved = config.get('backbone', config)  # as version 0.1.0 nested it
         if (kind := saved.get('type', '').removeprefix('lape_mm.')) not in ('', cls.__name__):
             raise ValueError(f'{model_id} is a {kind}: load it by {kind}.from_pretrained')
         saved, arguments = (
@@ -57,7 +97,15 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         grid = (model if arguments.get('img_size') == saved.get('img_size') else cls(**saved)).grid
         WEIGHT_INITIALIZERS.build(dict(type='lape_mm.BackboneWeights', checkpoint=str(path),
                                        source_grid=grid, exact=True))(model)
-        return model.eval()
+        return model.eval().to(map_location)
+
+
+def _built(model: nn.Module) -> dict[str, Any]:
+    """What a model was built as: plain attributes, modules, shapes."""
+    plain = {name: value for name, value in vars(model).items()
+             if name[0] != '_' and name not in ('training', 'init_cfg', 'frozen_children')}
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    return {**shapes, **plain, 'its modules': str(model)}
 
 
 def __getattr__(name: str):

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip('mmengine')
 pytest.importorskip('safetensors')
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from lape_mm import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold  # noqa: E402
@@ -118,6 +119,19 @@ def test_what_cannot_be_shared(tmp_path):
     with pytest.raises(ValueError, match='changed after it was built.* norm.weight'):
         model.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_config_json_could_not_rebuild(tmp_path):
+    folder = shared(BUILDS['DeiT'](), tmp_path / 'shared')
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    arch = dict(embed_dim=12, depth=2, num_heads=3)
+    for options in (dict(out_indices=range(2)), dict(norm_eps=np.float32(1e-3))):
+        with pytest.raises(ValueError, match='could not rebuild'):
+            DeiT(arch=arch, img_size=32, **options).save_pretrained(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
+    (folder / 'config.json').unlink()
+    with pytest.raises(ValueError, match='has no config.json'):
+        DeiT.from_pretrained(folder)
 
 
 def test_weights_that_do_not_fit(tmp_path):

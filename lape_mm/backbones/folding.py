@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import torch
-from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from lape_mm.position import PositionPlan
 
+from .checks import image_sides
 from .encoder import Encoder
 from .layers import Attention, EncoderLayer
 from .vit import VisionTransformer
@@ -72,7 +72,8 @@ def fold(model: Model, img_size: int | Sequence[int]) -> Model:
         model (RuntimeError).
 
     Raises:
-        ValueError: there is no backbone of ours in the model, or it is folded already.
+        ValueError: there is no backbone of ours in the model, it is folded already, or the size is
+            none.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     if not encoders:
@@ -81,7 +82,7 @@ def fold(model: Model, img_size: int | Sequence[int]) -> Model:
         raise ValueError('fold: the model is folded already; fold the one that it came from')
     model = copy.deepcopy(model).eval()
     for encoder in [module for module in model.modules() if isinstance(module, Encoder)]:
-        grid = encoder.grid_of(to_2tuple(img_size))
+        grid = encoder.grid_of(image_sides(img_size, encoder.stride))
         encoder.folded = FoldedPlan(encoder.make_plan(grid), grid)
         for name in encoder.table_names:
             setattr(encoder, name, None)

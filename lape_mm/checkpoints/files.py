@@ -186,7 +186,7 @@ def safe_globals() -> list:
             raise pickle.UnpicklingError(f'GLOBAL getattr:{name}')
         return getattr(HistoryBuffer, name)
 
-    numbers = ('b1', 'u1', 'u2', 'u4', 'u8', 'i1', 'i2', 'i4', 'i8', 'f2', 'f4', 'f8')
+    numbers = ('U1', 'b1', 'u1', 'u2', 'u4', 'u8', 'i1', 'i2', 'i4', 'i8', 'f2', 'f4', 'f8')
     allowed = [Namespace, HistoryBuffer, (statistic, 'builtins.getattr'),
                (lambda: b'', 'builtins.bytes'),  # how protocol 2 writes an empty string of bytes
                np.ndarray, np.dtype, *(type(np.dtype(number)) for number in numbers)]

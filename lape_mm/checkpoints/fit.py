@@ -46,8 +46,12 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
     """Holds a checkpoint's weights, ``state``, against a model's own.
 
     Raises:
-        CheckpointError: something else stands in the place of weights, such as integers.
+        CheckpointError: something else stands in the place of weights, such as integers, or the
+            file is of a folded model.
     """
+    if any('folded.' in name for name in state) and not any('folded.' in name for name in own):
+        raise CheckpointError('it is folded, its position embedding is gone: take the checkpoint '
+                              'that it was folded from')
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
         source = state.get(name)

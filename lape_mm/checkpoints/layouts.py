@@ -109,8 +109,10 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     Raises:
         CheckpointError: where there are none, or something else among them.
     """
-    content, inside = checkpoint, None
+    content, inside, depth = checkpoint, None, 0
     while key := wrapper(content):
+        if (depth := depth + 1) > len(WRAPPERS):
+            raise CheckpointError(f'{key!r} within {key!r} without an end, expected weights')
         if others := [name for name in WRAPPERS if name != key and name in content]:
             print_log(f'weights taken from {key!r}, not from {others}', logger='current')
         content, inside = content[key], key

@@ -117,6 +117,12 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
                       aligned: bool) -> None:
     """Fills ``output``, (K, C, h, w); with pool_mode 0, max, also which sample of its bin it is."""
     size = aligned_height, aligned_width
+    sides = rois[:, 3:] - rois[:, 1:3]
+    # torchvision would read anywhere in memory; on a GPU a look at the boxes would cost a wait
+    if rois.device.type == 'cpu' and not (
+            rois.isfinite().all() and (sides >= 0).all() if aligned else rois.isfinite().all()):
+        raise ValueError('RoIAlign: boxes have to be finite, with x1 <= x2 and y1 <= y2, got '
+                         f'{rois[~(sides >= 0).all(dim=1)][:1].tolist() or "infinite ones"}')
     if pool_mode:
         output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
         return

@@ -99,7 +99,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
             # all of it: a joining's norms are a hundredth of the weights
             report = load_backbone(find_encoder(model), checkpoint, min_share=1.)
         except (CheckpointError, ValueError) as error:
-            raise RunError(f'{whole.problems[0]} Nor is it one of the backbone alone: '
+            raise RunError(f'{whole.problems[0]}. Nor is it one of the backbone alone: '
                            f'{str(error).removeprefix(f"{checkpoint}: ")}') from error
         if lost := [name for name in report.unused
                     if re.search(UNKNOWN, name) and '[' not in name]:

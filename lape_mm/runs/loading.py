@@ -29,10 +29,6 @@ def check_fits(model: nn.Module, checkpoint: str) -> dict:
     try:
         with named(checkpoint):
             content = read_checkpoint(checkpoint)
-            meta = content.get('meta')
-            if isinstance(meta, Mapping) and 'folded_from' in meta:
-                raise CheckpointError(
-                    f'was folded by tools/deploy.py: use {meta["folded_from"]} instead')
             check_whole(own_weights(model), unwrap(content))
     except CheckpointError as error:
         raise RunError(str(error)) from error

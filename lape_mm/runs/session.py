@@ -16,6 +16,7 @@ from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.engine.samples import BadSample
 from lape_mm.engine.stop import RunStopped
+from lape_mm.machine import versions
 
 from .amp import set_amp
 from .arguments import apply_trust
@@ -129,6 +130,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     check_files(cfg, mode)
     settle_distributed(cfg)
     runner = Runner.from_cfg(cfg)
+    runner.logger.info(f"mmcv's operators: {versions()['mmcv operators']}")
     guard_loading(runner)
     count_accumulation(runner)
     return runner

@@ -54,6 +54,14 @@ def test_roi_align_reads_channels_last_maps(mode):
 
 
 @ours
+@pytest.mark.parametrize('box', [(0, math.nan, 0, 4, 4), (0, 0, 0, math.inf, 4), (0, 4, 0, 2, 4)])
+@pytest.mark.parametrize('mode', ['avg', 'max'])
+def test_roi_align_refuses_what_is_no_box(mode, box):
+    with pytest.raises(ValueError, match='boxes have to be finite, with x1 <= x2'):
+        ops.roi_align(torch.rand(1, 1, 8, 8), torch.tensor([box]).float(), 2, 1., 2, mode, True)
+
+
+@ours
 def test_roi_pool_takes_the_maximum_from_floor_to_ceil():
     maps = torch.rand(2, 3, 12, 15, requires_grad=True)
     rois = torch.tensor([[0, 3., 4, 60, 90], [1, -30, 2, 100, 50], [1, 200, 5, 260, 20],
@@ -171,7 +179,7 @@ def test_other_precisions(dtype):
 
 @ours
 def test_what_is_not_provided_says_how_to_get_it():
-    with pytest.raises(NotImplementedError, match='nms_match.*MMCV_WITH_OPS=1 pip install'):
+    with pytest.raises(NotImplementedError, match='nms_match.*MMCV_WITH_OPS=1.* pip install'):
         ops.nms_match(torch.rand(2, 5), .5)
 
 

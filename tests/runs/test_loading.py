@@ -46,9 +46,9 @@ def test_others_are_refused(saved, changes, said):
 
 def test_a_file_of_the_removed_deploy_tool(tmp_path):
     path = tmp_path / 'model.pth'
-    torch.save({'state_dict': torch.nn.Linear(3, 2, bias=False).state_dict(),
-                'meta': {'folded_from': 'work_dirs/deit/epoch_16.pth'}}, path)
-    with pytest.raises(RunError, match='model.pth: was folded by tools/deploy.py.*epoch_16.pth'):
+    torch.save({'state_dict': {**torch.nn.Linear(3, 2).state_dict(),
+                               'backbone.folded.residual0': torch.zeros(1)}}, path)
+    with pytest.raises(RunError, match='model.pth: it is folded.* take the checkpoint that it was'):
         check_fits(torch.nn.Linear(3, 2), str(path))
 
 
