@@ -14,7 +14,7 @@ from .requirements import missing, require, warn_untested
 if TYPE_CHECKING:
     from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', '__version__',
            'fold', 'missing', 'require']
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import lape_mm
 from lape_mm.requirements import TOOLBOXES, missing
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ def test_what_is_in_them(dist):
     assert {'lape_mm/py.typed', 'lape_mm/.mim/model-index.yml',
             'lape_mm/.mim/configs/deit/metafile.yml'} <= names
     tops = {name.split('/')[0] for name in names}
-    assert tops == {'lape_mm', 'lape_mm-0.1.0.dist-info'}
+    assert tops == {'lape_mm', f'lape_mm-{lape_mm.__version__}.dist-info'}
     sdist, = dist.glob('*.tar.gz')
     inside = {name.partition('/')[2] for name in tarfile.open(sdist).getnames()}
     assert {'pyproject.toml', 'setup.py', 'configs/quickstart/deit.py', 'tools/train.py'} <= inside

@@ -90,7 +90,7 @@ def patches_of(values: np.ndarray, prefix: int) -> np.ndarray:
 
 
 def last_tokens(record: Record, name: str) -> np.ndarray:
-    """An array of the last LayerNorm without prefix tokens, (B, N, C); final is (N, C)."""
+    """An array of the last LayerNorm without prefix tokens, (B, N, C); ``post_norm`` is (N, C)."""
     prefix = record.num_prefix_tokens if record.last and record.last.grid else 0
     return patches_of(getattr(record.last, name), prefix)
 
@@ -117,7 +117,7 @@ def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Nu
 
 
 def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``correlation`` (L,), NaN where a layer receives nothing; ``last`` (), of the final term."""
+    """``correlation`` (L,), NaN where a layer receives nothing; ``last`` (), of ``post_norm``."""
     values = [correlation(patches_of(tokens, record.num_prefix_tokens), entry.patches)
               if entry.patches is not None and entry.way != 'attn_bias' else float('nan')
               for entry, tokens in zip(entries, record.tokens)]

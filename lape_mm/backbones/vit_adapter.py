@@ -47,7 +47,7 @@ class ViTAdapter(VisionTransformer):
     The released structure has no LayerNorm after the last ViT layer, so that MPVG's last term
     would have no place. With ``last_norm`` the last ViT map is taken after the LayerNorm and PE's
     final term of the classification model; the extractors see the tokens as they were. By default
-    this is so exactly where the joining delivers a final term: our reading of the paper.
+    this is so exactly where the plan has a ``post_norm``: our reading of the paper.
 
     Args:
         arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and, if need be,
