@@ -13,8 +13,6 @@ from lape_mm.registry import WEIGHT_INITIALIZERS
 
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone')
-
-
 CARD = """---
 {{ card_data }}
 ---

@@ -128,8 +128,5 @@ def residual_alone(encoder: Encoder, plan: PositionPlan, grid: tuple[int, int]) 
     """
     if plan.residual[0] is None or plan.residual[-1] is not None:
         return plan.residual
-    own, encoder.joining = encoder.joining, PRESETS['share']
-    try:
-        return encoder.make_plan(grid).residual
-    finally:
-        encoder.joining = own
+    return PRESETS['share'].plan(encoder.tables(grid), [None] * encoder.depth,
+                                 carry=encoder.carry(grid)).residual

@@ -18,6 +18,7 @@ from lape_mm.position import (
     resize_table,
 )
 from lape_mm.position.embedding import RESIZE_MODES
+from lape_mm.position.joining import Carry
 from lape_mm.registry import WEIGHT_INITIALIZERS
 from lape_mm.sharing import HubBackbone
 
@@ -160,9 +161,16 @@ class Encoder(HubBackbone):
 
     def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
         """The plan from the weights, see `plan`."""
+        if not self.table_names:
+            nothing = (None,) * self.depth
+            return PositionPlan(nothing, nothing, nothing)
         return self.joining.plan(self.tables(grid),
                                  [layer.pe_norm for layer in self.layers_in_order()],
-                                 self.last_pe_norm)
+                                 self.last_pe_norm, self.carry(grid))
+
+    def carry(self, grid: tuple[int, int]) -> Carry:
+        """What carries PE from layer to layer where the grid changes, see `Joining.plan`."""
+        return {}
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:
         """The PE tables over the prefix tokens and a grid of (h, w) patches, (1, T, C) each."""

@@ -11,6 +11,7 @@ from timm.models.swin_transformer import PatchMerging
 from torch import Tensor, nn
 
 from lape_mm.position import KINDS, PRESETS, Joining, PositionPlan
+from lape_mm.position.joining import Carry
 from lape_mm.registry import MODELS
 
 from .checks import check_count, check_out_indices, resolve_arch
@@ -129,20 +130,14 @@ class Swin(Encoder):
         return ((name, parameter) for name, parameter in self.named_parameters()
                 if name.split('.')[0] not in maps)
 
-    def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
-        """The plan for an image of (h, w) patches; entries of a layer are of its stage's grid."""
-        layers, stages = self.layers_in_order(), self.stages()
-        if not self.table_names:
-            nothing = (None,) * len(layers)
-            return PositionPlan(nothing, nothing, nothing)
+    def carry(self, grid: tuple[int, int]) -> Carry:
+        stages = self.stages()
         grids = stage_grids(grid, len(stages))
 
-        def carry(pe: Tensor, stage: int) -> Tensor:
+        def merge(pe: Tensor, stage: int) -> Tensor:
             return stages[stage].merge(pe.unflatten(1, grids[stage])).flatten(1, 2)
-        return self.joining.plan(
-            self.tables(grid), [layer.pe_norm for layer in layers], self.last_pe_norm,
-            carry={layers.stop: partial(carry, stage=stage)
-                   for stage, layers in enumerate(self.stage_layers()[:-1])})
+        return {layers.stop: partial(merge, stage=stage)
+                for stage, layers in enumerate(self.stage_layers()[:-1])}
 
     def encode(self, img: Tensor, count: int | None = None) -> tuple[list[Tensor], PositionPlan]:
         """The maps (B, H, W, C) after each of the first ``count`` stages, and the plan."""

@@ -33,9 +33,8 @@ def __getattr__(name: str):
 
     def absent(*args, **kwargs) -> NoReturn:
         raise NotImplementedError(
-            f'mmcv.ops: {name} is compiled code, which this mmcv was installed without; lape_mm '
-            f'provides the operators of detection and segmentation alone. To compile all of them: '
-            f'{build_mmcv()}')
+            f'mmcv.ops: {name} needs compiled code, which this mmcv was installed without, and '
+            f'lape_mm does not provide it. To compile all operators: {build_mmcv()}')
     return absent
 
 
@@ -117,12 +116,14 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
                       aligned: bool) -> None:
     """Fills ``output``, (K, C, h, w); with pool_mode 0, max, also which sample of its bin it is."""
     size = aligned_height, aligned_width
-    sides = rois[:, 3:] - rois[:, 1:3]
-    # torchvision would read anywhere in memory; on a GPU a look at the boxes would cost a wait
-    if rois.device.type == 'cpu' and not (
-            rois.isfinite().all() and (sides >= 0).all() if aligned else rois.isfinite().all()):
-        raise ValueError('RoIAlign: boxes have to be finite, with x1 <= x2 and y1 <= y2, got '
-                         f'{rois[~(sides >= 0).all(dim=1)][:1].tolist() or "infinite ones"}')
+    if rois.device.type == 'cpu':  # on a GPU a look at the boxes would wait for them
+        # of such a box torchvision reads anywhere in memory
+        bad = ~rois.isfinite().all(dim=1)
+        if aligned:
+            bad |= (rois[:, 3:] < rois[:, 1:3]).any(dim=1)
+        if bad.any():
+            raise ValueError('RoIAlign: boxes have to be finite, with x1 <= x2 and y1 <= y2, got '
+                             f'{rois[bad][0, 1:].tolist()}')
     if pool_mode:
         output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
         return

@@ -1,12 +1,11 @@
 """The backbones for timm: the same classes and parameter names, with a head."""
 from __future__ import annotations
 
-from timm.models._features import feature_take_indices
 from torch import Tensor
 
 from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
 
-from .model import TimmModel, as_maps
+from .model import TimmModel, as_maps, take_indices
 
 
 class DeiTClassifier(TimmModel, DeiT):
@@ -72,7 +71,7 @@ class SwinClassifier(TimmModel, Swin):
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
         """See `TimmModel`; a map for each stage, of which ``norm`` concerns the last alone."""
-        wanted, deepest = feature_take_indices(len(self.layers), indices)
+        wanted, deepest = take_indices(len(self.layers), indices)
         count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
         outputs, plan = self.encode(x, count)
         maps = []
@@ -85,7 +84,7 @@ class SwinClassifier(TimmModel, Swin):
 
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
-        wanted, deepest = feature_take_indices(len(self.layers), indices)
+        wanted, deepest = take_indices(len(self.layers), indices)
         if prune_norm or deepest < len(self.layers) - 1:
             self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         self.layers, self.depths = self.layers[:deepest + 1], self.depths[:deepest + 1]
@@ -113,7 +112,7 @@ class ViTAdapterFeatures(ViTAdapter):
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
         """The maps, (B, C, h, w) each; they are normalised as they are, whatever ``norm`` says."""
-        wanted, _ = feature_take_indices(4, indices)
+        wanted, _ = take_indices(4, indices)
         levels = self(x)
         maps = [as_maps(levels[level].flatten(2).transpose(1, 2), levels[level].shape[2:],
                         output_fmt) for level in wanted]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from timm.layers import to_2tuple
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder, init_linear
@@ -17,13 +16,29 @@ from .weights import fit
 
 try:
     from timm.models._input import update_model_input_size
-except ImportError:  # before timm 1.0.20 or so, whose exports do not record it
+except ImportError:  # private, but the one way to record a size for timm's exports; not in old ones
     def update_model_input_size(model, img_size):  # type: ignore[misc]  # timm's has types
         """Nothing."""
 
 FORMATS = ('NCHW', 'NLC', 'NHWC')
 LAST = (99999,)  # timm's number of a group that comes after all layers
 Groups = tuple[tuple[str, tuple[int] | None], ...]
+
+
+def take_indices(count: int, indices: int | Sequence[int] | None) -> tuple[list[int], int]:
+    """Which of ``count`` layers, counted from 0, and the deepest: so many last ones, or these.
+
+    Raises:
+        ValueError: there are no such layers.
+    """
+    if isinstance(indices, int):
+        indices = range(-indices, 0)
+    chosen = [index + count if index < 0 else index
+              for index in (range(count) if indices is None else indices)]
+    if not chosen or not all(0 <= index < count for index in chosen):
+        raise ValueError(f'indices={indices!r}: expected layers of 0..{count - 1}, or a number for '
+                         'so many last ones')
+    return chosen, max(chosen)
 
 
 def as_maps(tokens: Tensor, grid: Sequence[int], fmt: str) -> Tensor:
@@ -201,7 +216,7 @@ class TimmModel(Encoder):
             output_fmt: 'NCHW', 'NHWC' or 'NLC'.
             intermediates_only: the list of maps alone.
         """
-        wanted, deepest = feature_take_indices(len(self.blocks), indices)
+        wanted, deepest = take_indices(len(self.blocks), indices)
         count = deepest + 1 if stop_early and intermediates_only else len(self.blocks)
         x, grid, plan = self.embed(x)
         outputs, maps = [], []
@@ -226,7 +241,7 @@ class TimmModel(Encoder):
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         """Takes out what these layers' maps do not need; their numbers, counted from 0."""
-        wanted, deepest = feature_take_indices(len(self.blocks), indices)
+        wanted, deepest = take_indices(len(self.blocks), indices)
         if prune_norm or deepest < len(self.blocks) - 1:
             self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         self.blocks = self.blocks[:deepest + 1]
