@@ -28,8 +28,6 @@ TESTED = {
     'mmsegmentation': ('1.2.2', '1.2.2'),
     'mmpretrain': ('1.2.0', '1.2.0'),
 }
-# an environment of uv's has no pip
-PIP = 'pip' if find_spec('pip') else 'uv pip'
 STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
 EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
 
@@ -40,6 +38,10 @@ def installed(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+# an environment of uv's has no pip (find_spec would turn the distutils of setuptools off)
+PIP = 'pip' if installed('pip') else 'uv pip'
 
 
 def plain_mmcv(*, upstream: bool | None = None) -> str:

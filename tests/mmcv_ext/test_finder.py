@@ -19,6 +19,11 @@ def test_importing_the_package_imports_no_torch():
     assert found == []
 
 
+def test_importing_the_package_leaves_setuptools_alone():
+    """torch's compiler imports it."""
+    assert run('import lape_mm, setuptools; print(setuptools.__name__)') == ['setuptools']
+
+
 @pytest.mark.parametrize('compiled', [False, True])
 def test_compiled_operators_come_first(tmp_path, compiled):
     (tmp_path / 'mmcv').mkdir()
