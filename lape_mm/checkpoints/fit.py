@@ -46,22 +46,16 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
     """Holds a checkpoint's weights, ``state``, against a model's own.
 
     Raises:
-        CheckpointError: something else stands in the place of weights, such as integers, or the
-            file is of a folded model.
+        CheckpointError: integers stand in the place of weights, or the other way round.
     """
-    if any('folded.' in name for name in state) and not any('folded.' in name for name in own):
-        raise CheckpointError('it is folded, its position embedding is gone: take the checkpoint '
-                              'that it was folded from')
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
         source = state.get(name)
         if source is None:
             report.missing[name] = ''
-        elif not isinstance(source, Tensor) \
-                or source.is_floating_point() != target.is_floating_point():
-            kind = f'tensor of {source.dtype}' if isinstance(source, Tensor) else \
-                type(source).__name__
-            raise CheckpointError(f'{name} in it is a {kind}, expected {target.dtype} or the like')
+        elif source.is_floating_point() != target.is_floating_point():
+            raise CheckpointError(f'{name} in it is a tensor of {source.dtype}, expected '
+                                  f'{target.dtype} or the like')
         elif source.shape != target.shape:
             report.missing[name] = (f'{tuple(source.shape)} in the file, {tuple(target.shape)} in '
                                     'the model')

@@ -107,7 +107,7 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     """The weights inside a checkpoint, without what trainers and DataParallel put around them.
 
     Raises:
-        CheckpointError: where there are none, or something else among them.
+        CheckpointError: there are none, or something else among them, or they are folded.
     """
     content, inside, depth = checkpoint, None, 0
     while key := wrapper(content):
@@ -128,6 +128,9 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     if not state:
         raise CheckpointError('no weights in it: its entries are '
                               f'{sorted(map(str, checkpoint))[:8]}')
+    if any('folded.' in key for key in state):
+        raise CheckpointError('it is folded, its position embedding is gone: take the checkpoint '
+                              'that it was folded from')
     return state
 
 
@@ -177,9 +180,6 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
                               f'a key such as {layout.mark}; its first keys are {list(state)[:4]}')
     inside = {key.removeprefix(found[0]): value for key, value in state.items()
               if key.startswith(found[0])}
-    if any(key.startswith('folded.') for key in inside):
-        raise CheckpointError('it is folded, its position embedding is gone: take the checkpoint '
-                              'that it was folded from')
     # LaPE's 1-D sinusoid has no batch dimension
     vit = {key: value[None] if re.fullmatch(r'pos_embed\d*', key) and value.ndim == 2 else value
            for key, value in layout.ours(inside).items()}

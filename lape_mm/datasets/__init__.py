@@ -1,1 +1,1 @@
-"""The embedded data set: scenes of plain shapes that the package draws itself (``scenes.py``)."""
+"""The built-in data set: scenes of plain shapes that the package draws itself (``scenes.py``)."""

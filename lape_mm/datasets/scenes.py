@@ -1,4 +1,4 @@
-"""The embedded data set: small scenes, drawn once into a folder in a genuine layout.
+"""The built-in data set: small scenes, drawn once into a folder in a genuine layout.
 
 A scene shows one to four objects (``CLASSES``, told apart by outline only) of several sizes and
 textures, turned, overlapping, over a textured ground and sky and among shapes of no class. It is
@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line of ``prepare``."""
     parser = argparse.ArgumentParser(
         prog='python -m lape_mm.datasets.scenes', argument_default=argparse.SUPPRESS,
-        description='Draw the embedded data set into a folder, once.')
+        description='Draw the built-in data set into a folder, once.')
     parser.add_argument('layout', choices=LAYOUTS)
     parser.add_argument('root', help='folder of the data set')
     parser.add_argument('--image-size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'))

@@ -19,6 +19,7 @@ Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 """
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
@@ -67,14 +68,15 @@ class JoiningProtocol(Protocol):
     """
 
     @property
+    @abstractmethod
     def class_token(self) -> bool:
         """Whether the papers use it with a class token; otherwise the tokens are averaged."""
-        raise NotImplementedError
 
+    @abstractmethod
     def num_tables(self, depth: int) -> int:
         """How many PE tables an encoder of that many layers holds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
              last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
         """Turns PE into the plan of one forward.
@@ -86,7 +88,6 @@ class JoiningProtocol(Protocol):
             carry: layer -> what carries PE of the layer before to its grid and channels, where
                 those change. Whatever a later layer or the last LayerNorm needs is carried.
         """
-        raise NotImplementedError
 
     def check_depth(self, depth: int) -> None:
         """Raises ValueError where an encoder of that many layers cannot carry this out."""

@@ -79,8 +79,10 @@ class FittingWeightsHook(Hook):
             checkpoint['state_dict'] = weights
         for key in ('state_dict', 'ema_state_dict'):
             if state := checkpoint.get(key):
-                check(own, {str(name).removeprefix('module.'): value for name, value
-                            in state.items() if (key, name) != ('ema_state_dict', 'steps')})
+                weights = unwrap({'state_dict': state})
+                if key == 'ema_state_dict':
+                    weights.pop('steps', None)
+                check(own, weights)
 
 
 def guard_loading(runner: Runner) -> None:

@@ -118,7 +118,7 @@ def set_strict_data(cfg: Config) -> None:
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:
-    """Checks what the run needs, draws the embedded data set if the config has one, builds it."""
+    """Checks what the run needs, draws the built-in data set if the config has it, builds it."""
     install_safe_loader()
     settle_loaders(cfg)
     check_config(cfg, mode)
@@ -130,14 +130,14 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     check_files(cfg, mode)
     settle_distributed(cfg)
     runner = Runner.from_cfg(cfg)
-    runner.logger.info(f"mmcv's operators: {versions()['mmcv operators']}")
+    runner.logger.info(f"mmcv's operators: {versions().get('mmcv operators')}")
     guard_loading(runner)
     count_accumulation(runner)
     return runner
 
 
 def draw_scenes(cfg: Config) -> None:
-    """Draws the embedded data set if the config has one and it is not there yet."""
+    """Draws the built-in data set if the config has it and it is not there yet."""
     if cfg.get('scenes'):
         from lape_mm.datasets.scenes import prepare
         try:

@@ -1,4 +1,4 @@
-"""The embedded data set: equal settings give equal bytes, and the layouts are what they claim."""
+"""The built-in data set: equal settings give equal bytes, and the layouts are what they claim."""
 import json
 import subprocess
 import sys

@@ -95,13 +95,19 @@ def test_interrupted_and_resumed(task, moment, number, tmp_path):
         assert 'which the resumed run missed' in log.read_text()
 
 
-def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
-    """A whole run, then one of another learning rate in the same folder, interrupted."""
+def after_another_run(tmp_path, name):
+    """A learning rate, its whole run's digest, and a folder with a run of another, and its log."""
     need('deit')
     rate = {'optim_wrapper.optimizer.lr': 2e-4, 'default_hooks.checkpoint.interval': 100}
     expected = whole_run('deit', tmp_path, options=rate)
-    folder, log = tmp_path / 'shared', tmp_path / 'log'
+    folder, log = tmp_path / name, tmp_path / f'{name}.log'
     assert runs.run(runs.arguments('deit', folder), log) == 0
+    return rate, expected, folder, log
+
+
+def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
+    """A whole run, then one of another learning rate in the same folder, interrupted."""
+    rate, expected, folder, log = after_another_run(tmp_path, 'shared')
     assert 'holds a run already' not in log.read_text()
     given = runs.arguments('deit', folder, options=rate)
     status = runs.run(given, log, before=partial(runs.signal_itself, signal.SIGINT, 'mid-epoch'))
@@ -117,11 +123,7 @@ def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path):
     """In a folder with an earlier run's checkpoints, which are named."""
-    need('deit')
-    rate = {'optim_wrapper.optimizer.lr': 2e-4, 'default_hooks.checkpoint.interval': 100}
-    expected = whole_run('deit', tmp_path, options=rate)
-    folder, log = tmp_path / 'killed', tmp_path / 'killed.log'
-    assert runs.run(runs.arguments('deit', folder), log) == 0
+    rate, expected, folder, log = after_another_run(tmp_path, 'killed')
     logs = folder / 'log_folders.txt'
     earlier = logs.read_text()
 

@@ -50,6 +50,9 @@ def test_a_file_of_the_removed_deploy_tool(tmp_path):
                                'backbone.folded.residual0': torch.zeros(1)}}, path)
     with pytest.raises(RunError, match='model.pth: it is folded.* take the checkpoint that it was'):
         check_fits(torch.nn.Linear(3, 2), str(path))
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match='it is folded'):
+            started(torch.load(path), resume=resume)
 
 
 def test_a_class_that_was_learnt_under_another_label():

@@ -1,4 +1,4 @@
-# The embedded data set in ADE20K's layout: tools/train.py and tools/test.py draw it once, into
+# The built-in data set in ADE20K's layout: tools/train.py and tools/test.py draw it once, into
 # {root}/{images,annotations}/{training,validation}, before a run starts.
 #
 # Your own ADE-style folders need no drawing: drop `scenes`, set `data_root`, the classes and the
