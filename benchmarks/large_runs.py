@@ -1,16 +1,15 @@
 #!/usr/bin/env python
-"""What the full-scale runs would cost: arithmetic of a training image, and hours on 1 and 8 GPUs.
+"""The cost of the full-scale runs: arithmetic of a training image, and hours on 1 and 8 GPUs.
 
     python benchmarks/large_runs.py                       # prints; minutes on a CPU
-    python benchmarks/large_runs.py --write               # and the record of docs/evidence.md,
-                                                          # which tables.py --write shows
+    python benchmarks/large_runs.py --write               # and writes large_runs.json
     python benchmarks/large_runs.py --tflops 60 --configs deit-tiny
 
-The arithmetic is counted by torch over one training step of each config's own model, at its own
-size (matrix products, convolutions and attention; sampling and normalisation are not counted); on
-COCO at the mean size that the config's own augmentation makes of an image of 480 x 640.
-Hours are projected, not measured: images of the schedule x arithmetic / a rate that is assumed to
-be sustained. The joinings cost the same to a tenth of a percent: MPVG's is shown.
+torch counts the operations of one training step of each config's own model: matrix products,
+convolutions and attention, not sampling and normalisation. The image has the config's size, or on
+COCO the mean size that the config's augmentation makes of 480 x 640. Hours are projected, not
+measured: images of the schedule x arithmetic / an assumed rate. Joinings differ by a tenth of a
+percent, so only MPVG is shown.
 """
 import argparse
 import json
@@ -38,14 +37,14 @@ from lape_mm.runs.results import markdown
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / 'benchmarks/large_runs.json'
 IMAGES = dict(imagenet=1_281_167, coco=117_266, cifar100=50_000)
-# multiply-adds count twice; of a GPU such as an A100 or H100 in mixed precision, on models of
-# this size, end to end
+# assumed of a GPU such as an A100 or H100, end to end, in mixed precision; a multiply-add counts
+# twice
 TFLOPS = 20.
 SCALING = .9
 
 
 def configs() -> Iterator[Path]:
-    """Each full-scale config with MPVG."""
+    """The full-scale configs with MPVG."""
     yield from sorted((ROOT / 'configs').rglob('*-mpvg_*.py'))
 
 
@@ -65,7 +64,7 @@ def sample(cfg: Config, height: int, width: int):
     found = DetDataSample(metainfo=dict(
         img_shape=(height, width), pad_shape=(height, width), batch_input_shape=(height, width),
         ori_shape=(height, width), scale_factor=(1., 1.)))
-    # seven objects, as COCO has in its mean image
+    # COCO has seven objects an image
     corner = torch.rand(7, 2) * torch.tensor([width / 2, height / 2])
     found.gt_instances = InstanceData(
         bboxes=torch.cat([corner, corner + torch.rand(7, 2) * 200 + 20], dim=1),
@@ -75,9 +74,9 @@ def sample(cfg: Config, height: int, width: int):
 
 
 def mean_size(cfg: Config, draws: int = 500) -> tuple[int, int]:
-    """Height and width that the config's augmentation makes of 480 x 640, a common size of COCO's.
+    """Mean height and width of 480 x 640, a common size in COCO, after the config's augmentation.
 
-    Of the mean, each is rounded up to 32, as batches are.
+    Both are rounded up to 32, as batches are.
     """
     from mmdet.structures.bbox import HorizontalBoxes
     init_default_scope('mmdet')
@@ -103,7 +102,7 @@ def size_of(cfg: Config) -> tuple[int, int]:
 
 
 def images_of(cfg: Config, path: Path) -> int:
-    """How many images the schedule trains on."""
+    """Images of the schedule, each counted as often as it is seen."""
     if iterations := cfg.train_cfg.get('max_iters'):
         return iterations * cfg.auto_scale_lr.base_batch_size
     data = next(images for name, images in IMAGES.items() if name in path.stem.replace(
@@ -112,9 +111,9 @@ def images_of(cfg: Config, path: Path) -> int:
 
 
 def convolution_backward(grad_shape, x_shape, weight_shape, *rest, **kwargs) -> int:
-    """As many operations as forward for each of the two gradients that are asked for.
+    """Each of the two gradients takes as many operations as the forward pass, if it is needed.
 
-    torch's own count takes each channel of a depth-wise convolution for a sum over all of them.
+    torch's own count treats a depth-wise convolution as a dense one.
     """
     transposed, mask = rest[4], rest[7]
     places = prod(x_shape if transposed else grad_shape)
@@ -122,12 +121,12 @@ def convolution_backward(grad_shape, x_shape, weight_shape, *rest, **kwargs) -> 
 
 
 def attention(query, key, value, *rest, **kwargs) -> int:
-    """Of torch's fused attention on a CPU, which its own count leaves out."""
+    """Operations of torch's fused attention on a CPU, which torch's own count omits."""
     return sdpa_flop_count(query, key, value)
 
 
 def attention_backward(gradient, query, key, value, *rest, **kwargs) -> int:
-    """Likewise; the logits are computed once more."""
+    """Operations of its gradient, which computes the logits again."""
     return sdpa_backward_flop_count(gradient, query, key, value)
 
 
@@ -138,17 +137,17 @@ COUNTS = {
 
 
 def gflops(cfg: Config) -> float:
-    """Of one image's training step: forward and backward."""
+    """GFLOP of one image's training step, forward and backward."""
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
     cfg.model.backbone.pop('init_cfg', None)
     if cfg.default_scope == 'mmpretrain':
         cfg.model.pop('train_cfg', None)  # mixup needs a batch, and costs nothing
         if cfg.model.get('teacher'):
-            cfg.model.teacher.pretrained = False  # its arithmetic counts, its weights do not
+            cfg.model.teacher.pretrained = False  # only its arithmetic counts
     model = MODELS.build(cfg.model).train()
     height, width = size_of(cfg)
-    # BatchNorm of a pooled pixel needs two images
+    # BatchNorm of a single pixel needs two images
     batch = 1 if cfg.default_scope == 'mmdet' else 2
     with FlopCounterMode(display=False, custom_mapping=COUNTS) as counter:
         losses = model.loss(torch.rand(batch, 3, height, width),
@@ -159,7 +158,7 @@ def gflops(cfg: Config) -> float:
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """A row a config."""
+    """One row for each config."""
     rows = []
     for path in configs():
         if not any(word in path.name for word in args.configs):
@@ -174,9 +173,7 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def page() -> str:
-    """The record as docs/evidence.md shows it."""
-    if not RECORD.exists():
-        return ''
+    """The record's table and origin for docs/evidence.md."""
     record = json.loads(RECORD.read_text())
     return (f'### What the large runs would take\n\n{table(record)}\n\nCounted by '
             f'`python benchmarks/large_runs.py --write` with torch {record["torch"]}; projected '
@@ -185,12 +182,12 @@ def page() -> str:
 
 
 def table(record: dict) -> str:
-    """Markdown, with the hours that the arithmetic projects."""
+    """The record as Markdown, with projected hours."""
     rows = []
     for row in record['rows']:
         hours = row['images'] * row['gflops'] / (record['tflops'] * 1e3) / 3600
         rows.append([f'`{row["config"].removeprefix("configs/")}`',
-                     f'{row["size"][0]} x {row["size"][1]}',
+                     f'{row["size"][0]}×{row["size"][1]}',
                      f'{row["images"] / 1e6:.1f}', f'{row["gflops"]:,.1f}', f'{hours:,.1f}',
                      f'{hours / 8 / SCALING:,.1f}'])
     return markdown(
@@ -199,14 +196,14 @@ def table(record: dict) -> str:
 
 
 def main() -> int:
-    """Counts, prints, writes."""
+    """Counts, prints and, with --write, writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--configs', nargs='+', default=[''], help='parts of their names')
-    parser.add_argument('--tflops', type=float, default=TFLOPS, help='assumed to be sustained')
+    parser.add_argument('--configs', nargs='+', default=[''], help='parts of config names')
+    parser.add_argument('--tflops', type=float, default=TFLOPS, help='assumed rate of a GPU')
     parser.add_argument('--write', action='store_true', help='large_runs.json')
     args = parser.parse_args()
     if args.write and args.configs != ['']:
-        parser.error('--write is for all configs')
+        parser.error('--write needs all configs: leave out --configs')
     record = dict(tflops=args.tflops, torch=torch.__version__.split('+')[0], rows=measure(args))
     print(table(record))
     if args.write:

@@ -1,12 +1,11 @@
-"""What the benchmarks share: rounds, ratios, bars, peak memory, tables and records.
+"""What the benchmarks share: rounds, peak memory, intervals, limits, tables and records.
 
-Candidates are measured side by side: each round measures all of them, one after the other and in an
-order of its own, and a ratio is taken within its round, so that what else runs on the machine hits
-both sides of it. A figure is a median over rounds, with its quartiles.
+All candidates are measured side by side. Each round measures every candidate once, in a random
+order, and a ratio is taken within its round. Other work on the machine then hits both sides.
 
     python benchmarks/measure.py MODULE ARGUMENTS
 
-prints the peak memory of what ``MODULE.build`` makes, in bytes; `peak_memory` calls it.
+prints the peak memory of the work that ``MODULE.build`` returns, in bytes; `peak_memory` runs it.
 """
 from __future__ import annotations
 
@@ -15,117 +14,93 @@ import ctypes
 import gc
 import importlib
 import json
-import math
 import os
 import random
 import resource
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import torch
-from quickstart import described
-from rich.console import Console
-from rich.table import Table
 
-from lape_mm.machine import versions
+from lape_mm.machine import commit, machine, versions
+from lape_mm.runs.results import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
-# whether compiled, and the type of autocast
-VARIANTS = {'eager': (False, None), 'compiled': (True, None), 'eager bf16': (False, torch.bfloat16),
-            'compiled bf16': (True, torch.bfloat16)}
-# freed memory goes back at once, so that the resident set is what is in use
+# glibc returns freed memory at once, so that the resident set is the memory in use
 MALLOC = dict(MALLOC_ARENA_MAX='1', MALLOC_MMAP_THRESHOLD_='65536', MALLOC_TRIM_THRESHOLD_='65536')
 
 
 def parser(doc: str, name: str, *, rounds: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """The options of every benchmark."""
     made = argparse.ArgumentParser(description=doc.splitlines()[0])
     made.add_argument('--rounds', type=int, default=rounds, help='each measures all candidates')
-    made.add_argument('--threads', type=int, default=2, help='of torch, on the CPU')
+    made.add_argument('--threads', type=int, default=2, help="torch's threads on the CPU")
     made.add_argument('--out', type=Path, default=ROOT / f'benchmarks/{name}.json')
     return made
 
 
-def add_variants(made: argparse.ArgumentParser) -> None:
-    """Adds --variants, whose default depends on the device."""
-    made.add_argument('--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS)
-                      if torch.cuda.is_available() else ['eager'])
-
-
 def device() -> str:
-    """'cuda' where there is a GPU, else 'cpu'."""
+    """'cuda' if there is a GPU, else 'cpu'."""
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
 
-def as_variant(model: torch.nn.Module, variant: str) -> Callable:
-    """A model, on the device, as one of `VARIANTS`: a function of the same arguments."""
-    compiled, dtype = VARIANTS[variant]
-    call = torch.compile(model) if compiled else model
-
-    def run(*args, **kwargs):
-        with torch.autocast(device(), dtype, enabled=dtype is not None):
-            return call(*args, **kwargs)
-    return run
+def described() -> dict:
+    """Machine, load, versions and commit of a measurement."""
+    return dict(machine(), load=round(os.getloadavg()[1], 1), **versions(), commit=commit())
 
 
-def describe(args: argparse.Namespace) -> dict:
-    """What a record has beside its figures: machine, versions, commit, load, arguments."""
-    return dict(
-        **{**described(), **versions()}, device=torch.cuda.get_device_name() if device() == 'cuda'
-        else 'cpu', rounds=args.rounds,
-        arguments={key: value for key, value in vars(args).items()
-                   if not isinstance(value, Path)})
-
-
-def seconds(work: Callable[[], object], *, repeats: int | None = None) -> float:
-    """Time of one call, in seconds; of ``repeats`` (10 on a GPU) by CUDA events there."""
-    if device() == 'cuda':
-        repeats = repeats or 10
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(repeats):
-            work()
-        last.record()
-        torch.cuda.synchronize()
-        return first.elapsed_time(last) / 1000 / repeats
-    start = time.perf_counter()
-    for _ in range(repeats or 1):
+def seconds(work: Callable[[], object]) -> float:
+    """Time of one call in seconds; on a GPU by CUDA events, the mean of ten calls."""
+    if device() == 'cpu':
+        start = time.perf_counter()
         work()
-    return (time.perf_counter() - start) / (repeats or 1)
+        return time.perf_counter() - start
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    for _ in range(10):
+        work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1000 / 10
+
+
+def tune_malloc(function: str, *arguments: int) -> None:
+    """Calls one of glibc's functions for memory; does nothing with another C library."""
+    try:
+        getattr(ctypes.CDLL(None), function)(*arguments)
+    except (AttributeError, OSError):
+        pass
 
 
 def keep_memory() -> None:
-    """Lets the C library keep freed memory for the next call, on the CPU.
+    """Lets glibc keep freed memory for the next call.
 
-    Else it gives large tensors back and asks for new pages in the next call, or it does not, as
-    the heap of all candidates happens to lie.
+    By default glibc may return a large tensor's memory and ask for new pages in the next call.
+    Whether it does depends on the heap of all candidates, and costs up to a tenth of the time.
     """
-    try:
-        tune = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library
-        return
-    tune(-4, 0)  # M_MMAP_MAX: no allocation has pages of its own
-    tune(-1, -1)  # M_TRIM_THRESHOLD: the top of the heap is never given back
+    tune_malloc('mallopt', -4, 0)  # M_MMAP_MAX: no allocation has pages of its own
+    tune_malloc('mallopt', -1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
 
 
 def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) \
         -> dict[str, list[float]]:
-    """Measures A, B, C, then C, A, B, ...: all of them a round, each round in a random order.
+    """Measures every candidate once a round, each round in a random order.
 
-    In a fixed order the same candidate would always come after the same other one, whose heat and
-    memory it finds. The orders are the same in every run.
+    In a fixed order a candidate would always inherit the heat and memory of the same neighbour.
+    The orders are the same in every run.
 
     Args:
         candidates: name -> function that measures once and returns the figure.
         rounds: how many figures to keep of each.
-        warm_up: rounds before, which are dropped.
+        warm_up: earlier rounds, whose figures are dropped.
 
     Returns:
-        name -> ``rounds`` figures; entry i of all of them stems from the same round.
+        name -> ``rounds`` figures; entry i of every list is from the same round.
     """
     found: dict[str, list[float]] = {name: [] for name in candidates}
     draw = random.Random(0)
@@ -137,58 +112,54 @@ def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_
 
 def time_all(candidates: Mapping[str, Callable[[], object]], rounds: int, calls: int = 3) \
         -> dict[str, list[float]]:
-    """`interleave` of the `seconds` that each candidate takes: the fastest of some calls a round.
-
-    What slows a call down is something else on the machine; it is seldom there three times.
-    """
+    """`interleave` of each candidate's `seconds`, the fastest of ``calls`` calls a round."""
     keep_memory()
     return interleave({name: lambda work=work: min(seconds(work) for _ in range(calls))
                        for name, work in candidates.items()}, rounds)
 
 
-def summary(figures: Sequence[float]) -> dict[str, float]:
-    """Median, quartiles and extremes."""
-    low, middle, high = (statistics.quantiles(figures, n=4, method='inclusive')
-                         if len(figures) > 1 else list(figures) * 3)
-    return dict(median=middle, quartiles=[low, high], range=[min(figures), max(figures)])
+def ratios(found: Mapping[str, Sequence[float]], name: str, base: str) -> list[float]:
+    """Figures of one candidate over those of another, round by round."""
+    return [one / other for one, other in zip(found[name], found[base])]
 
 
-def ratio(found: Mapping[str, Sequence[float]], name: str, base: str) -> dict[str, float]:
-    """`summary` of the ratios, each within its round; the median of ratios, not of figures."""
-    return summary([one / other for one, other in zip(found[name], found[base])])
+def interval(figures: Sequence[float]) -> list[float]:
+    """95 % interval of the median: percentiles of 10,000 bootstrap samples, with a fixed seed."""
+    samples = np.random.default_rng(0).choice(figures, (10_000, len(figures)))
+    return np.quantile(np.median(samples, axis=1), [.025, .975]).tolist()
 
 
-def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
-    """k of the power law figure ~ size^k, least squares on a double logarithmic scale."""
-    x, y = ([math.log(value) for value in values] for values in (sizes, figures))
-    return statistics.linear_regression(x, y).slope
+def bar(what: str, figures: Sequence[float], limit: float) -> dict:
+    """A figure with a limit, for the record; ``figures`` has one entry a round."""
+    return dict(what=what, limit=limit, median=median(figures), interval=interval(figures),
+                figures=list(figures))
 
 
-def bar(what: str, figure: Mapping, limit: float) -> dict:
-    """A row of the bars: holds where the median is at most the limit."""
-    return dict(what=what, figure=dict(figure), limit=limit, holds=figure['median'] <= limit)
+def verdict(row: Mapping) -> str:
+    """'holds' or 'misses' if the whole interval lies on one side of the limit, else 'undecided'."""
+    low, high = row['interval']
+    return 'holds' if high <= row['limit'] else 'misses' if low > row['limit'] else 'undecided'
 
 
-def peak_memory(module: str, arguments: Mapping, threads: int, warm_up: Mapping | None = None) \
-        -> float:
-    """Peak memory of a piece of work above what is there before it, in bytes.
+def peak_memory(module: str, arguments: Mapping, threads: int, warm_up: Mapping) -> float:
+    """Peak memory of a piece of work above the memory in use before it, in bytes.
 
-    In a fresh process: ``module.build(**arguments)`` makes the model and returns the work, which
-    then runs twice, since an optimizer makes its state in the first step. On the CPU the peak of
-    the resident set, with libraries loaded by the same work at a smaller size; on a GPU torch's
-    own count.
+    A fresh process calls ``module.build(**arguments)``, which makes the model and returns the
+    work. It runs the work twice, because an optimizer makes its state in the first step. On the
+    CPU this is the peak of the resident set, after the same work at a smaller size has loaded all
+    libraries; on a GPU it is torch's own count.
 
     Args:
         module: a benchmark beside this file.
-        arguments: of its ``build``; what JSON can say.
-        threads: of torch.
-        warm_up: arguments that make it small.
+        arguments: arguments of its ``build``, as JSON has them.
+        threads: torch's threads.
+        warm_up: changes of the arguments that make the work small.
 
     Raises:
-        RuntimeError: the process failed; with the end of what it said.
+        RuntimeError: the process failed; the message ends with its output.
     """
     given = json.dumps(dict(arguments=dict(arguments), threads=threads,
-                            warm_up={**arguments, **(warm_up or {})}))
+                            warm_up={**arguments, **warm_up}))
     done = subprocess.run([sys.executable, __file__, module, given], cwd=ROOT, text=True,
                           capture_output=True, env={**os.environ, **MALLOC})
     if done.returncode:
@@ -197,7 +168,7 @@ def peak_memory(module: str, arguments: Mapping, threads: int, warm_up: Mapping 
 
 
 def resident(field: str = 'VmRSS') -> int:
-    """Bytes of this process's resident set, or its peak, 'VmHWM', as Linux counts them."""
+    """This process's resident set in bytes; its peak for 'VmHWM', or where there is no /proc."""
     try:
         for line in Path('/proc/self/status').read_text().splitlines():
             if line.startswith(field):
@@ -209,7 +180,7 @@ def resident(field: str = 'VmRSS') -> int:
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """Bytes by which ``work``, done twice, exceeds what is in use before it."""
+    """Bytes by which the peak during two calls of ``work`` exceeds the memory in use before."""
     gc.collect()
     if device() == 'cuda':
         torch.cuda.empty_cache()
@@ -219,66 +190,78 @@ def peak_of(work: Callable[[], object]) -> int:
             work()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
+    tune_malloc('malloc_trim', 0)
     try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):  # another C library
-        pass
-    try:
-        Path('/proc/self/clear_refs').write_text('5')  # the peak is now what is resident
+        Path('/proc/self/clear_refs').write_text('5')  # resets the peak to the resident set
     except OSError:
-        pass  # the peak since the process began, which loading the model may have set
+        pass  # the peak since the start of the process, which loading the model may have set
     before = resident()
-    for _ in range(2):  # not in one expression, which would keep what the first returns
+    for _ in range(2):  # not in one expression, which would keep the first result
         work()
     return resident('VmHWM') - before
 
 
 def remember_all(module: str, candidates: Mapping[str, Mapping], rounds: int, threads: int,
-                 warm_up: Mapping | None = None) -> dict[str, list[float]]:
+                 warm_up: Mapping) -> dict[str, list[float]]:
     """`interleave` of the `peak_memory` of each candidate's arguments, in MB."""
     return interleave(
         {name: lambda given=given: peak_memory(module, given, threads, warm_up) / 1e6
          for name, given in candidates.items()}, rounds, warm_up=0)
 
 
-def spread(figure: Mapping, digits: int = 3) -> str:
-    """A median and its quartiles, as in '1.012 (1.008-1.019)'."""
-    low, high = figure['quartiles']
-    return f'{figure["median"]:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})'
+def spread(middle: float, ends: Sequence[float]) -> str:
+    """A median and its interval, as in '1.012 (1.008-1.019)'."""
+    return f'{middle:.3f} ({ends[0]:.3f}-{ends[1]:.3f})'
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on the terminal, numbers to the right."""
-    made = Table(*columns[:1], title=title, title_justify='left')
-    for column in columns[1:]:
-        made.add_column(column, justify='right')
-    for row in rows:
-        made.add_row(*row)
-    # a pipe has no width, and would cut what it is there to keep
-    Console(width=None if sys.stdout.isatty() else 140).print(made)
-    sys.stdout.flush()  # a log shows it while the next one is measured
+def limits_table(records: Sequence[Mapping]) -> str:
+    """All figures that have a limit, as Markdown."""
+    return markdown(['measured', 'median (95 % interval)', 'limit', ''], [
+        [row['what'], spread(row['median'], row['interval']), f'{row["limit"]:g}', verdict(row)]
+        for record in records for row in record['bars']])
 
 
-def ratio_table(title: str, found: Mapping[str, Sequence[float]], bases: Sequence[str], unit: str,
-                digits: int = 3) -> None:
-    """Prints each candidate's median and its ratio to each of the bases."""
-    print_table(title, ['', unit, *(f'/ {base}' for base in bases)],
-                [[name, f'{statistics.median(figures):.{digits}f}',
-                  *(spread(ratio(found, name, base)) for base in bases)]
-                 for name, figures in found.items()])
+def figures_tables(record: Mapping) -> list[str]:
+    """The medians of a record as Markdown, each with its ratio to the row that ``bases`` names.
+
+    Each measured list is a column. Neighbours that share a row share a table.
+    """
+    tables: list[dict[str, Mapping]] = []
+    for title, found in record['measured'].items():
+        if not tables or not any(set(found) & set(other) for other in tables[-1].values()):
+            tables.append({})
+        tables[-1][title] = found
+    made = []
+    for columns in tables:
+        names = dict.fromkeys(name for found in columns.values() for name in found)
+        bases = {name: record['bases'].get(name, '') for name in names}
+        made.append(markdown(['measured', *columns, '(ratio to)'], [
+            [name, *(cell(found, name, base) for found in columns.values()), base]
+            for name, base in bases.items()]))
+    return made
 
 
-def bar_table(bars: Sequence[Mapping]) -> None:
-    """Prints what the bars are and whether they hold."""
-    print_table('bars', ['', 'median (quartiles)', 'bar', ''],
-                [[row['what'], spread(row['figure']), f'<= {row["limit"]:g}',
-                  'holds' if row['holds'] else 'missed'] for row in bars])
+def cell(found: Mapping[str, Sequence[float]], name: str, base: str) -> str:
+    """A row's median and, if its base is measured, too, the ratio, as in '0.317 (1.016)'."""
+    if name not in found:
+        return ''
+    middle = f'{median(found[name]):.4g}'
+    return f'{middle} ({median(ratios(found, name, base)):.3f})' if base in found else middle
 
 
-def write(path: Path, record: Mapping) -> None:
-    """The record as JSON."""
-    path.write_text(json.dumps(record, indent=1, default=str) + '\n')
-    print(f'written to {path}')
+def write(args: argparse.Namespace, record: Mapping) -> int:
+    """Writes the record as JSON and prints its tables; 1 if a figure misses its limit.
+
+    Args:
+        args: of the benchmark; ``args.out`` is the file.
+        record: ``measured`` (column -> row -> figure of each round), ``bases`` (row -> row of its
+            ratios) and ``bars``.
+    """
+    given = {key: value for key, value in vars(args).items() if not isinstance(value, Path)}
+    made = dict(described(), threads=args.threads, arguments=given, **record)
+    args.out.write_text(json.dumps(made, indent=1) + '\n')
+    print(*figures_tables(made), limits_table([made]), f'written to {args.out}', sep='\n\n')
+    return int(any(verdict(row) == 'misses' for row in made['bars']))
 
 
 if __name__ == '__main__':

@@ -4,9 +4,9 @@
     python benchmarks/quickstart.py                       # 4 tasks x 4 joinings, about an hour
     python benchmarks/quickstart.py --tasks deit --joinings mpvg lape
 
-A record is written after every run, so that an interrupted benchmark goes on where it was; what
-was recorded with another config is run again. The numbers show that every combination trains; a
-run of minutes at one seed ranks no joinings. The time limits hold for two idle cores.
+Every run writes its record at once, so an interrupted benchmark continues where it stopped. A
+record of another version of its config is measured again. The figures show that every combination
+trains; single-seed runs this short cannot rank the methods. The time limits are for two idle cores.
 """
 import argparse
 import json
@@ -16,12 +16,15 @@ import sys
 import time
 from pathlib import Path
 
-from lape_mm.machine import commit, machine, versions
+from measure import ROOT, described
+from mmengine.config import Config
 
-ROOT = Path(__file__).resolve().parents[1]
+from lape_mm.runs.engine.record_hook import fingerprint
+from lape_mm.runs.results import markdown
+
 RECORDS = ROOT / 'benchmarks/quickstart.json'
 JOININGS = ('default', 'lape', 'pvg', 'mpvg')
-# task -> metric in the log, its scale to 0..1, the mark it has to reach, the seconds it may take
+# task -> metric in the log, its scale to 0..1, the mark to reach, the limit in seconds
 TASKS = {
     'deit': ('accuracy/top1', .01, .80, 90),
     'mask_rcnn': ('coco/segm_mAP_50', 1., .50, 300),
@@ -30,22 +33,13 @@ TASKS = {
 }
 
 
-def described() -> dict:
-    """What figures are measured on and with."""
-    return dict(machine(), load=round(os.getloadavg()[1], 1), torch=versions()['torch'],
-                commit=commit())
-
-
 def config_of(task: str) -> str:
-    """Tells apart what a quick-start config amounts to, its bases included."""
-    from mmengine.config import Config
-
-    from lape_mm.engine.record_hook import fingerprint
+    """The fingerprint of a quick-start config, its bases included."""
     return fingerprint(Config.fromfile(ROOT / f'configs/quickstart/{task}.py'))
 
 
 def run(task: str, joining: str, folder: Path) -> dict:
-    """One training through tools/train.py; raises CalledProcessError where it fails."""
+    """Trains with tools/train.py and returns the record; CalledProcessError if that fails."""
     metric, scale, mark, limit = TASKS[task]
     work_dir = folder / f'{task}-{joining}'
     start = time.perf_counter()
@@ -62,29 +56,28 @@ def run(task: str, joining: str, folder: Path) -> dict:
 
 
 def read_records() -> dict[str, dict]:
-    """What has been recorded so far, by task and joining."""
+    """The records so far, by task and joining."""
     return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
 
 
 def table(records: dict[str, dict]) -> str:
     """The records as a Markdown table, with the seconds that the runs took."""
-    lines = ['| config | metric | mark | ' + ' | '.join(JOININGS) + ' | seconds |',
-             '|---|---|---|' + '---|' * len(JOININGS) + '---|']
+    rows = []
     for task, (metric, _, mark, _) in TASKS.items():
-        row = [records.get(f'{task}-{joining}') for joining in JOININGS]
-        cells = [f'{record["value"]:.3f}' if record else '' for record in row]
-        seconds = [record['seconds'] for record in row if record]
-        cells.append(f'{min(seconds)} to {max(seconds)}' if seconds else '')
-        lines.append(f'| `{task}.py` | {metric} | {mark:.2f} | ' + ' | '.join(cells) + ' |')
-    return '\n'.join(lines)
+        found = [records.get(f'{task}-{joining}', {}) for joining in JOININGS]
+        seconds = [record['seconds'] for record in found if record]
+        rows.append([f'`{task}.py`', metric, f'{mark:.2f}',
+                     *(f'{record["value"]:.3f}' if record else '' for record in found),
+                     f'{min(seconds)} to {max(seconds)}' if seconds else ''])
+    return markdown(['config, measured', 'metric', 'mark', *JOININGS, 'seconds'], rows)
 
 
 def main() -> int:
-    """Runs what is not recorded yet, prints the table; 1 where a mark or a limit is missed."""
+    """Trains what has no record yet and prints the table; 1 if a run misses its mark or limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS))
     parser.add_argument('--joinings', nargs='+', choices=JOININGS, default=list(JOININGS))
-    parser.add_argument('--again', action='store_true', help='also what is recorded already')
+    parser.add_argument('--again', action='store_true', help='replace the records')
     parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs/benchmark')
     args = parser.parse_args()
     args.work_dir.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python
-"""What runs, files, sizes and configs survive: kills, hostile files, odd images, mistakes.
+"""Reliability: killed runs, hostile files, odd image sizes and mistakes in configs.
 
     python benchmarks/reliability.py                        # all of it
     python benchmarks/reliability.py --parts kills --kills 5
 
-Kills: each quick-start task, made small, is killed at random moments, every fourth time while it
-writes a checkpoint, and resumed; it survives where weights, optimizer and schedulers of its end are
-bit for bit those of the run that was not killed. Files: damaged and hostile checkpoints; one
-survives where it is read as what it is, or refused in one line that names it. Sizes and mistakes:
-tests/reliability/test_inputs.py and test_mistakes.py, of which a case survives where it passes.
+Kills: a small run of each quick-start task is killed at random moments, every fourth time while it
+writes a checkpoint, and resumed. It survives if its final weights, optimizer and schedulers equal
+those of an unbroken run bit for bit. Files: a damaged or hostile checkpoint survives if it is read
+as what it is, or refused in one line that names it. Sizes and mistakes are the cases of
+tests/reliability/test_inputs.py and test_mistakes.py; a case survives if its test passes.
 """
+import argparse
+import json
 import os
 import random
 import sys
@@ -24,12 +26,14 @@ from pathlib import Path
 import measure
 import pytest
 
+from lape_mm.runs.results import markdown
+
 sys.path.insert(0, str(measure.ROOT / 'tests/reliability'))
 import small_runs  # noqa: E402
 
 
 def kill_once(task: str, number: int, length: float, folder: Path) -> str:
-    """'survived' or what became of a run that was killed."""
+    """Kills and resumes one run; 'survived', or what was lost."""
     place = folder / f'{task}_{number}'
     place.mkdir()
     moment = small_runs.writing if number % 4 == 0 else \
@@ -43,13 +47,13 @@ def kill_once(task: str, number: int, length: float, folder: Path) -> str:
 
 
 def row(what: str, tried: int, survived: int, executed: int = 0, hung: int = 0) -> dict:
-    """A line of the table; lost is what is left."""
+    """A row of the table; the rest of ``tried`` is lost."""
     return dict(what=what, tried=tried, survived=survived, executed=executed, hung=hung,
                 lost=tried - survived - executed - hung)
 
 
 def kills(args, folder: Path) -> list[dict]:
-    """``args.kills`` of each task."""
+    """Kills ``args.kills`` runs of each task."""
     os.environ['LAPE_MM_SCENES'] = str(folder / 'scenes')
     count = args.kills
     rows = []
@@ -69,7 +73,7 @@ def kills(args, folder: Path) -> list[dict]:
 
 
 def files(args, folder: Path) -> list[dict]:
-    """Damaged and hostile checkpoints."""
+    """Reads damaged and hostile checkpoints."""
     import fuzz
     outcomes = fuzz.run(args.files, args.seed, folder)
     print(fuzz.table(outcomes))
@@ -79,7 +83,7 @@ def files(args, folder: Path) -> list[dict]:
 
 
 class Outcomes:
-    """A plugin of pytest that counts."""
+    """A pytest plugin that counts outcomes."""
 
     def __init__(self):
         self.found: Counter = Counter()
@@ -90,7 +94,7 @@ class Outcomes:
 
 
 def cases(what: str, file: str, chosen: str) -> list[dict]:
-    """The cases of a file of tests, the long ones too."""
+    """Runs the chosen tests of a file, long ones included."""
     outcomes = Outcomes()
     pytest.main(['-q', '-m', 'long or not long', '-k', chosen, '-p', 'no:cacheprovider',
                  str(measure.ROOT / 'tests/reliability' / file)], plugins=[outcomes])
@@ -107,13 +111,14 @@ PARTS = {
 
 
 def main() -> int:
-    """Tries, prints and writes; 1 where anything is lost."""
-    parser = measure.parser(__doc__, 'reliability', rounds=1)
+    """Tries, prints and writes; 1 if anything is lost."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--out', type=Path, default=measure.ROOT / 'benchmarks/reliability.json')
     parser.add_argument('--parts', nargs='+', choices=PARTS, default=list(PARTS))
     parser.add_argument('--kills', type=int, default=20, help='of each task')
     parser.add_argument('--processes', type=int, default=2, help='runs at the same time')
     parser.add_argument('--files', type=int, default=1200)
-    parser.add_argument('--seed', type=int, default=0, help='of files')
+    parser.add_argument('--seed', type=int, default=0, help='of the damaged files')
     args = parser.parse_args()
     rows, taken = [], {}
     for part in args.parts:
@@ -122,11 +127,10 @@ def main() -> int:
             rows += PARTS[part](args, Path(folder))
         taken[part] = round(time.monotonic() - start)
     columns = ('what', 'tried', 'survived', 'lost', 'executed', 'hung')
-    measure.print_table('reliability', columns,
-                        [[str(entry[column]) for column in columns] for entry in rows])
-    measure.write(args.out, dict(
-        claim=__doc__.splitlines()[0], **measure.describe(args), date=str(date.today()),
-        seconds=taken, reliability=[{name: entry[name] for name in columns} for entry in rows]))
+    args.out.write_text(json.dumps(dict(
+        **measure.described(), date=str(date.today()), seconds=taken,
+        reliability=[{name: entry[name] for name in columns} for entry in rows]), indent=1) + '\n')
+    print(markdown(columns, [[str(entry[column]) for column in columns] for entry in rows]))
     return int(any(entry['survived'] < max(entry['tried'], 1) for entry in rows))
 
 

@@ -3,64 +3,68 @@
 
     python benchmarks/startup.py
 
-Each in a process of its own, by the clock from the start of the process. The data of
-configs/quickstart/mask_rcnn.py are drawn before, by the warm-up. mmdet imports mmcv's operators,
-which `import lape_mm` provides where mmcv has none.
+Each is a process of its own, timed from its start. The warm-up draws the data of
+configs/quickstart/mask_rcnn.py. mmdet imports mmcv's operators, which `import lape_mm` provides
+where mmcv has none.
 """
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import measure
-from measure import ROOT, bar, ratio, summary
-from training_run import quickstart, training_run
+from measure import ROOT, bar, ratios
 
-IMPORTS, FIRST = 'import torch, mmengine and mmdet', 'first iteration of quickstart/mask_rcnn.py'
-IMPORT = ('import lape_mm, torch, mmengine, mmdet.models, mmdet.datasets, time; '
-          'print(time.time())')
-HELP = {f'{path.name} --help': (str(path), '--help')
-        for path in sorted((ROOT / 'tools').glob('*.py'))}
-HELP['python -m lape_mm'] = '-m', 'lape_mm'
-HELP['python -m lape_mm train --help'] = '-m', 'lape_mm', 'train', '--help'
+CONFIG = 'configs/quickstart/mask_rcnn.py'
+SLOWEST, IMPORTS = 'slowest `--help`', 'import torch, mmengine and mmdet'
+FIRST = 'first iteration of quickstart/mask_rcnn.py'
+IMPORT = 'import lape_mm, torch, mmengine, mmdet.models, mmdet.datasets'
+HELP = [*([str(path), '--help'] for path in sorted((ROOT / 'tools').glob('*.py'))),
+        ['-m', 'lape_mm'], ['-m', 'lape_mm', 'train', '--help']]
 
 
-def help_time(words: tuple[str, ...]) -> float:
-    """Seconds until a command has explained itself."""
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, text=True, capture_output=True)
-    seconds = time.perf_counter() - start
-    if 'usage: ' not in done.stdout + done.stderr:
-        raise RuntimeError(f'{words}: {done.stderr[-2000:]}')
-    return seconds
+def until(words: list[str], wanted: str, threads: int) -> float:
+    """Seconds from the start of a Python process until a line of its output contains ``wanted``.
+
+    The process and its workers are then killed.
+
+    Raises:
+        RuntimeError: the process ended without such a line; the message ends with its output.
+    """
+    output, start = [], time.perf_counter()
+    with subprocess.Popen(
+            [sys.executable, '-u', *words], cwd=ROOT, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, 'OMP_NUM_THREADS': str(threads)}) as process:
+        for line in process.stdout:
+            output.append(line)
+            if wanted in line:
+                seconds = time.perf_counter() - start
+                os.killpg(process.pid, signal.SIGKILL)
+                return seconds
+    raise RuntimeError(f'{words}: {"".join(output)[-2000:]}')
 
 
-def import_time(threads: int) -> float:
-    """Seconds from the start of a process to the end of its imports."""
-    start = time.time()
-    done = subprocess.run([sys.executable, '-c', IMPORT], cwd=ROOT, text=True, check=True,
-                          capture_output=True, env={**os.environ, 'OMP_NUM_THREADS': str(threads)})
-    return float(done.stdout.split()[-1]) - start
+def first_iteration(threads: int) -> float:
+    """Seconds until tools/train.py logs the first iteration of `CONFIG`."""
+    with tempfile.TemporaryDirectory() as folder:
+        return until(['tools/train.py', CONFIG, '--work-dir', folder, '--cfg-options',
+                      'default_hooks.logger.interval=1'], 'Epoch(train)', threads)
 
 
 def main() -> int:
-    """Measures, prints and writes; 1 where a bar is missed."""
+    """Measures, prints and writes; 1 if a figure misses its limit."""
     args = measure.parser(__doc__, 'startup', rounds=5).parse_args()
     found = measure.interleave({
-        **{name: lambda words=words: help_time(words) for name, words in HELP.items()},
-        IMPORTS: lambda: import_time(args.threads),
-        FIRST: lambda: training_run(quickstart('mask_rcnn'), 1, args.threads)['first'],
-    }, args.rounds)
-    slowest = [max(times) for times in zip(*(found[name] for name in HELP))]
-    bars = [bar('the slowest `--help`, s', summary(slowest), 1.),
-            bar(f'{FIRST} / {IMPORTS}', ratio(found, FIRST, IMPORTS), 1.5)]
-    measure.print_table('start-up', ['', 's'], [
-        [name, measure.spread(summary(times))] for name, times in found.items()])
-    measure.bar_table(bars)
-    measure.write(args.out, dict(
-        claim=__doc__.splitlines()[0], **{**measure.describe(args), 'threads': args.threads},
-        measured=found, bars=bars))
-    return int(not all(row['holds'] for row in bars))
+        SLOWEST: lambda: max(until(words, 'usage: ', args.threads) for words in HELP),
+        IMPORTS: lambda: until(['-c', f'{IMPORT}; print("done")'], 'done', args.threads),
+        FIRST: lambda: first_iteration(args.threads)}, args.rounds)
+    return measure.write(args, dict(
+        claim='Start-up', measured={'start-up, s': found}, bases={FIRST: IMPORTS},
+        bars=[bar(f'{SLOWEST}, s', found[SLOWEST], 1.),
+              bar(f'{FIRST} / {IMPORTS}', ratios(found, FIRST, IMPORTS), 1.5)]))
 
 
 if __name__ == '__main__':

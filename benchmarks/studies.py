@@ -4,13 +4,11 @@
     python benchmarks/studies.py imagenet_mini        # under an hour on two cores
     python benchmarks/studies.py --list               # all of them, and what is there already
     python benchmarks/studies.py ade_mini --check mpvg 1          # again: the very same figures?
-    python benchmarks/studies.py --write              # tables and plots of docs/evidence.md
-    python benchmarks/studies.py cifar100_table2 --jobs 4 --minutes 9     # on a GPU, in pieces
 
-What is compared: study_cells.py. Data: LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and
-LAPE_MM_COCO. A run that is killed goes on where it was; one whose record is in benchmarks/ledger is
-not run again, unless its config has changed since. Studies share runs: two at a time want a
---work-dir each.
+study_cells.py lists the studies. LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and
+LAPE_MM_COCO name the data. A killed run continues where it stopped. A run with a record in
+benchmarks/ledger is skipped unless its config has changed. Studies share runs, so two studies at a
+time need a --work-dir each. tables.py --write puts the results into docs/evidence.md.
 """
 import argparse
 import hashlib
@@ -27,15 +25,14 @@ from pathlib import Path
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from study_cells import STUDIES
 
-from lape_mm.engine.record_hook import RECORD, fingerprint
 from lape_mm.runs import results
-from lape_mm.runs.amp import set_amp
 from lape_mm.runs.config import load_config, settle_loaders
+from lape_mm.runs.engine.record_hook import RECORD, fingerprint
 from lape_mm.runs.errors import RunError, exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / 'benchmarks/ledger'
-# the folders of data sets that are read, and what is read there; CIFAR's have no suffix
+# the files of a data set that runs read; CIFAR's have no suffix
 KINDS = ('', '.jpg', '.jpeg', '.png', '.json')
 PARTS = ('train', 'val', 'images', 'annotations', 'train2017', 'val2017', 'cifar-100-python')
 
@@ -52,10 +49,10 @@ def ledger_path(study: str, cell: str, seed: int) -> Path:
 
 
 def digest(folder: str | Path) -> str:
-    """Sixteen letters that say which images and labels a data set's folder holds.
+    """Sixteen letters that identify the images and labels in a data set's folder.
 
     Raises:
-        RunError: it holds none.
+        RunError: the folder holds none.
     """
     found = hashlib.sha256()
     paths = sorted(path for part in PARTS for path in Path(folder, part).rglob('*')
@@ -71,10 +68,10 @@ def digest(folder: str | Path) -> str:
 
 
 def check_data(study: str) -> None:
-    """Compares what a study and those that it starts from would be run on with their records' data.
+    """Checks that a study, and each study it starts from, would run on the data of its records.
 
     Raises:
-        RunError: it is another data set.
+        RunError: the data set is another one.
     """
     for name in dict.fromkeys([study, *(cell.start[0] for cell in STUDIES[study].cells.values()
                                         if cell.start)]):
@@ -85,16 +82,16 @@ def check_data(study: str) -> None:
 
 
 class OutOfTime(Exception):
-    """The minutes of a call are over."""
+    """The --minutes of a call are over."""
 
 
 class Runs:
     """The runs of all studies, in one folder of work folders.
 
     Args:
-        work_dir: for their work folders, from the repository's root.
-        changes: further --cfg-options of a study, for a rehearsal.
-        minutes: after which its runs are stopped.
+        work_dir: parent of the work folders, from the repository's root.
+        changes: study -> further --cfg-options, for tests.
+        minutes: after which the runs are stopped.
     """
 
     def __init__(self, work_dir: Path, changes: Mapping[str, Mapping] | None = None,
@@ -118,46 +115,40 @@ class Runs:
         return found
 
     def weights(self, study: str, cell: str, seed: int) -> Path:
-        """What other studies start from, whatever its epoch, named after what was run for it."""
+        """The weights that other studies start from, named after their run's fingerprint."""
         return self.folder(study, cell, seed) / f'{self.expected(study, cell, seed)}.pth'
 
     def expected(self, study: str, cell: str, seed: int) -> str:
-        """The fingerprint that a run's record has to have."""
+        """The fingerprint of a run with today's config."""
         wanted = STUDIES[study]
         cfg = load_config(
             f'configs/{wanted.config}.py', joining=wanted.cells[cell].joining,
             options=self.options(study, cell, seed))
         settle_loaders(cfg)
-        if wanted.amp:
-            set_amp(cfg, wanted.amp)
         return fingerprint(cfg)
 
     def recorded(self, study: str, cell: str, seed: int) -> bool:
-        """Whether the ledger has this very run."""
+        """Whether the ledger has this run, finished and with today's config."""
         path = ledger_path(study, cell, seed)
         if not path.exists():
             return False
         record = results.read_record(path)
         return record['finished'] and record['fingerprint'] == self.expected(study, cell, seed)
 
-    @staticmethod
-    def _is_of_now(folder: Path, expected: str) -> bool:
-        """Whether a work folder's record, if there is one, is of the config as it is."""
-        path = folder / RECORD
-        return not path.exists() or results.read_record(path)['fingerprint'] == expected
-
     def train(self, study: str, cell: str, seed: int) -> dict:
-        """Runs it to its end, from where it was; its record.
+        """Trains a run to its end, from where it stopped, and returns its record.
 
         Raises:
-            RunError: it has failed, with the end of what it said.
-            OutOfTime: it has been stopped, and goes on in another call.
+            RunError: the run failed; the message ends with its output.
+            OutOfTime: the run was stopped; the next call continues it.
         """
         folder, wanted = self.folder(study, cell, seed), STUDIES[study]
         if (start := wanted.cells[cell].start) and not self.weights(*start, seed).exists():
             self.train(*start, seed)
-        if not self._is_of_now(folder, self.expected(study, cell, seed)):
-            shutil.rmtree(folder, ignore_errors=True)  # of another config: not gone on with
+        path = folder / RECORD
+        if path.exists() and results.read_record(path)['fingerprint'] != self.expected(
+                study, cell, seed):
+            shutil.rmtree(folder)  # a run with another config cannot be continued
         folder.mkdir(parents=True, exist_ok=True)
         joining = wanted.cells[cell].joining
         options = [f'{key}={value}' for key, value in self.options(study, cell, seed).items()]
@@ -165,13 +156,13 @@ class Runs:
             child = subprocess.Popen(
                 [sys.executable, 'tools/train.py', f'configs/{wanted.config}.py',
                  '--joining', str(joining), '--work-dir', str(folder), '--resume',
-                 *(['--amp', wanted.amp] if wanted.amp else []), '--cfg-options', *options],
+                 '--cfg-options', *options],
                 cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
                 env={**os.environ, 'OMP_NUM_THREADS': '1'})
             try:
                 status = child.wait(max(0., self.end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                child.terminate()  # it writes a checkpoint, with which the next call goes on
+                child.terminate()  # it writes a checkpoint, from which the next call continues
                 child.wait()
                 raise OutOfTime from None
         if status:
@@ -181,7 +172,7 @@ class Runs:
         return results.read_record(folder / RECORD)
 
     def keep(self, study: str, cell: str, seed: int) -> None:
-        """Runs what the ledger lacks, and copies the record there."""
+        """Trains a run and copies its record into the ledger."""
         self.train(study, cell, seed)
         path = ledger_path(study, cell, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,46 +180,46 @@ class Runs:
 
 
 def run_of(study: str, cell: str, seed: int) -> tuple[str, str, int]:
-    """Study, cell and seed of the run that a cell shows: its own, or another study's."""
+    """Study, cell and seed of a cell's run, which may be another study's."""
     return *(STUDIES[study].cells[cell].same or (study, cell)), seed
 
 
 def is_earlier(study: str, cell: str) -> bool:
-    """Whether a run's record is of DeviceTrainLoop, or starts from a run that is."""
+    """Whether DeviceTrainLoop made a run's record, or the record of the run it starts from."""
     start = STUDIES[study].cells[cell].start
     return STUDIES[study].earlier or bool(start and STUDIES[start[0]].earlier)
 
 
 def all_runs(study: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
-    """Its cells and their runs, seed by seed: a study that is cut short compares equal seeds."""
+    """A study's cells and their runs, seed by seed, so that unfinished studies share seeds."""
     for seed in STUDIES[study].seeds:
         for cell in STUDIES[study].cells:
             yield cell, run_of(study, cell, seed)
 
 
 def run(study: str, args: argparse.Namespace) -> None:
-    """Runs what is not recorded yet."""
+    """Runs a study's missing runs."""
+    if STUDIES[study].gpu:
+        raise RunError(f'{study} is for a GPU: python benchmarks/gpu_study.py {study}')
     runs = Runs(args.work_dir, minutes=args.minutes)
-    # one chip has room for a few; on a CPU each has a core
-    jobs = args.jobs or (4 if STUDIES[study].amp else os.cpu_count())
     wanted = [one for _, one in all_runs(study) if not runs.recorded(*one)]
     with Progress(*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(),
-                  TimeRemainingColumn()) as progress, ThreadPoolExecutor(jobs) as pool:
+                  TimeRemainingColumn()) as progress, ThreadPoolExecutor(args.jobs) as pool:
         task = progress.add_task(study, total=len(wanted))
         try:
             for _ in pool.map(lambda one: runs.keep(*one), wanted):
                 progress.advance(task)
         except OutOfTime:
             pool.shutdown(cancel_futures=True)
-            print(f'{args.minutes:g} minutes are over: the same command goes on with the rest')
+            print(f'{args.minutes:g} minutes are over: the same command continues with the rest')
     print(section(study) if study in begun() else overview())
 
 
 def check(study: str, cell: str, seed: int) -> None:
-    """Runs a recorded run again, from nothing.
+    """Repeats a recorded run from nothing.
 
     Raises:
-        RunError: a figure of it differs, in any bit, or it is not recorded, or there is none.
+        RunError: a figure differs in any bit, or there is no such record or cell.
     """
     if cell not in STUDIES[study].cells:
         raise RunError(f'{study} has no cell {cell!r}, expected one of '
@@ -247,14 +238,14 @@ def check(study: str, cell: str, seed: int) -> None:
 
 
 def records(study: str) -> tuple[list[str], list[dict]]:
-    """Cells and records of what the ledger has of a study."""
+    """Cells and records of a study's finished runs."""
     found = [(cell, results.read_record(path)) for cell, one in all_runs(study)
              if (path := ledger_path(*one)).exists()]
     return [cell for cell, _ in found], [record for _, record in found]
 
 
 def rows(study: str) -> list[results.Row]:
-    """A row a cell, in the study's order."""
+    """One row for each cell, in the study's order."""
     wanted, (cells, found) = STUDIES[study], records(study)
     baselines = {cell: one.against or wanted.baseline for cell, one in wanted.cells.items()}
     made = {row.label: row for row in results.compare(
@@ -263,42 +254,44 @@ def rows(study: str) -> list[results.Row]:
 
 
 def section(study: str) -> str:
-    """A study's heading, table and origin, as docs/evidence.md has them."""
+    """A study's heading, table and origin for docs/evidence.md."""
     wanted = STUDIES[study]
     _, found = records(study)
     folders = dict.fromkeys(f'`benchmarks/ledger/{home}`' for _, (home, *_) in all_runs(study))
+    loop = '[an earlier training loop](#records-of-an-earlier-training-loop)'
+    note = ''
+    if wanted.earlier:
+        note = f' Recorded with {loop}.'
+    elif any(is_earlier(study, cell) for cell in wanted.cells):
+        note = f' The pre-trained rows start from runs of {loop}.'
     return '\n\n'.join([
         f'### {wanted.title}',
         results.table(rows(study), wanted.metric, digits=wanted.digits),
-        f'Measured by `python benchmarks/studies.py {study}`, records in '
-        f'{" and ".join(folders)}: {results.origin(found)}.'
-        + (' Recorded with [an earlier training loop](#records-of-an-earlier-training-loop).'
-           if wanted.earlier else
-           ' The pre-trained rows start from runs of '
-           '[an earlier training loop](#records-of-an-earlier-training-loop).'
-           if any(is_earlier(study, cell) for cell in wanted.cells) else '')])
+        f'Measured by `python benchmarks/{"gpu_study" if wanted.gpu else "studies"}.py {study}`, '
+        f'records in '
+        f'{" and ".join(folders)}: {results.origin(found)}.{note}'])
 
 
 def begun() -> list[str]:
-    """The studies of which the ledger has more than other studies' runs."""
+    """The studies with records of their own."""
     return [study for study in STUDIES if any(
         one[0] == study and ledger_path(*one).exists() for _, one in all_runs(study))]
 
 
 def page() -> str:
-    """All studies that the ledger has."""
+    """The sections of all studies with records, each with its plot."""
     return '\n\n'.join(
         f'{section(study)}\n\n![each dot a seed, the line their mean]({plot_path(study).name})'
         for study in begun())
 
 
 def plot_path(study: str) -> Path:
-    """Where a study's plot is."""
+    """The file of a study's plot."""
     return ROOT / f'docs/evidence_{study}.svg'
 
 
 def plot(study: str) -> None:
-    """Draws each seed as a dot and their mean as a line, a row of the table after the other."""
+    """Draws the rows of a study's table: each seed a dot, their mean a line."""
     import matplotlib
     matplotlib.use('svg')
     matplotlib.rcParams.update({'svg.hashsalt': study, 'svg.fonttype': 'path', 'font.size': 9})
@@ -318,7 +311,7 @@ def plot(study: str) -> None:
 
 
 def overview() -> str:
-    """What there is of each study."""
+    """How many runs of each study are recorded, and the hours they took."""
     lines = []
     for study, wanted in STUDIES.items():
         _, found = records(study)
@@ -329,30 +322,22 @@ def overview() -> str:
     return '\n'.join(lines)
 
 
-def main() -> int:
-    """Runs a study, checks a run, or writes the page."""
+def main(argv: list[str] | None = None) -> int:
+    """Runs a study, or repeats one of its runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('study', nargs='?', choices=STUDIES)
-    parser.add_argument('--check', nargs=2, metavar=('CELL', 'SEED'), help='run one again')
-    parser.add_argument('--list', action='store_true', help='what is there')
-    parser.add_argument('--write', action='store_true', help='tables and plots of docs/evidence.md')
-    parser.add_argument('--jobs', type=int, help='runs at a time: as many as cores, or 4 of '
-                        'those that are for a GPU')
-    parser.add_argument('--minutes', type=float, default=1e6, help='of this call; another one '
-                        'goes on with what is left')
+    parser.add_argument('--check', nargs=2, metavar=('CELL', 'SEED'), help='repeat a recorded run')
+    parser.add_argument('--list', action='store_true', help='show what is recorded')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
+    parser.add_argument('--minutes', type=float, default=1e6, help='stop after these; the '
+                        'next call continues')
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/studies'))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     os.chdir(ROOT)  # the records name paths from there
 
     def work() -> None:
         if args.list:
             print(overview())
-            return
-        if args.write:
-            import tables
-            for study in begun():
-                plot(study)
-            tables.write()
             return
         if not args.study:
             parser.error(f'a study is needed: {", ".join(STUDIES)}')

@@ -1,7 +1,7 @@
-"""The studies of benchmarks/studies.py: what is compared, on which config, with which seeds.
+"""The studies of benchmarks/studies.py: their cells, configs and seeds.
 
-Within a study the config, the data and the seeds are the same; only what a cell names differs.
-Those of the paper's table 2 are for a GPU, on which several runs go side by side, in bfloat16.
+All cells of a study share config, data and seeds; only the settings that a cell names differ.
+Those on all of CIFAR-100 are for a GPU, on which gpu_study.py trains their runs side by side.
 """
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ class Cell:
     Attributes:
         joining: a name, or settings.
         options: --cfg-options.
-        start: the study and cell whose run of the same seed its backbone starts from.
-        same: the study and cell whose runs are this one's, too.
-        against: the cell that it is paired with, if not the study's baseline.
+        start: study and cell; the backbone starts from their run of the same seed.
+        same: study and cell whose runs this cell shows.
+        against: the cell to compare with, if not the study's baseline.
     """
 
     joining: str | Mapping
@@ -31,18 +31,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs of one config that differ in what a cell names, and in their seed.
+    """Runs of one config that differ in their cell's settings and their seed.
 
     Attributes:
-        title: heading of its table.
-        config: below configs, without its suffix.
-        metric: what is compared, and ``digits`` of it.
+        title: heading of the table.
+        config: path below configs, without suffix.
+        metric: compared with so many ``digits``.
         cells: by name.
-        baseline: the cell that the others are paired with, unless they name another.
-        data: digest of the images and labels that its records were made of.
-        options, amp: --cfg-options and --amp of all its runs.
-        earlier: whether its records were made by DeviceTrainLoop, which has been removed; to be
-            deleted once the study has been run again.
+        baseline: the cell to compare with, unless a cell names another.
+        data: digest of the images and labels, see `studies.digest`.
+        options: --cfg-options of all runs.
+        gpu: whether gpu_study.py makes the runs, in bfloat16.
+        earlier: whether DeviceTrainLoop, which has been removed, made the records; delete this
+            once the study has been run again.
     """
 
     title: str
@@ -54,12 +55,12 @@ class Study:
     digits: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
     options: Mapping = field(default_factory=dict)
-    amp: str | None = None
+    gpu: bool = False
     earlier: bool = False
 
 
 def joinings(start: str | None = None) -> dict[str, Cell]:
-    """A cell a joining, from scratch and, if it names a study, from that one's runs."""
+    """One cell for each joining from scratch and, given a study, one from that study's runs."""
     found = {name: Cell(name) for name in JOININGS}
     if start:
         found |= {f'{name}, pre-trained': Cell(
@@ -68,12 +69,11 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
     return found
 
 
-# four runs at a time share the cores
 ON_GPU = {'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
           'train_dataloader.num_workers': 4, 'val_dataloader.num_workers': 1}
 CLASSIFIER = 'studies/deit_imagenet-mini'
 TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
-# see docs/evidence.md, 'The data'
+# digests; docs/evidence.md describes the data
 IMAGENET_MINI, CIFAR100, ADE_MINI, COCO_MINI = (
     'e97ddd1f8b799983', '31970b77213fbddc', '996c090a47cf060b', '9e3407db1597dc84')
 STUDIES = {
@@ -115,9 +115,18 @@ STUDIES = {
         IMAGENET_MINI, baseline='default, learnable', earlier=True),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
-        CIFAR100, options=ON_GPU, amp='bf16'),
+        CIFAR100, options=ON_GPU, gpu=True),
     'cifar100_100e': Study(
-        'ViT-Lite-7/4 on CIFAR-100, the same in 100 epochs', TABLE_2, 'accuracy/top1', joinings(),
-        CIFAR100, options={**ON_GPU, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90},
-        amp='bf16'),
+        'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2 in 100 epochs', TABLE_2, 'accuracy/top1',
+        joinings(), CIFAR100, gpu=True,
+        options={**ON_GPU, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90}),
+    'cifar100_full': Study(
+        'A small ViT on CIFAR-100, eight epochs', 'studies/vit_cifar100', 'accuracy/top1', {
+            'default': Cell('default'),
+            'default, averaged': Cell('default', {'model.backbone.class_token': False}),
+            'lape': Cell('lape'),
+            'lape, averaged': Cell('lape', {'model.backbone.class_token': False}),
+            'pvg': Cell('pvg'),
+            'mpvg': Cell('mpvg'),
+        }, CIFAR100, gpu=True),
 }

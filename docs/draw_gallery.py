@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Lays the first eight pictures of a run side by side.
+"""Puts the first four pictures of a run on one sheet.
 
     python docs/draw_gallery.py work_dirs/mask_rcnn/TIME/vis_data/vis_image sheet.jpg
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-COLUMNS, ROWS, GAP = 4, 2, 12
+COLUMNS, ROWS, GAP = 2, 2, 12
 
 
 def main(folder: str, out: str) -> None:

@@ -14,24 +14,39 @@ PAGE = ROOT / 'docs/model_zoo.md'
 MARKS = '<!-- python docs/list_models.py --write -->', '<!-- end of the tables -->'
 
 
+JOININGS = ('default', 'lape', 'pvg', 'mpvg')
+
+
 def tables() -> str:
-    """A table an algorithm: configs, parameters, data, batch, and what the paper reports."""
+    """A table per algorithm: a row per model, with its parameters and the papers' results.
+
+    A row stands for four configs; ``JOINING`` in its name is one of `JOININGS`.
+    """
     parts = []
     for path in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
         content = yaml.safe_load((ROOT / path).read_text())
-        rows = ['| config | parameters, counted | data | batch, recipe | paper |',
-                '| --- | --- | --- | --- | --- |']
+        rows: dict[str, dict[str, dict]] = {}
         for model in content['Models']:
-            about = model['Metadata']
-            quoted = [f'{name.removesuffix(" (paper)")} {value}' for result in model['Results']
-                      for name, value in result['Metrics'].items()]
-            source = f' ({about["Source of Results"]})' if quoted else ''
-            count = f'{about["Parameters"]:,}' if 'Parameters' in about else ''
-            rows.append(f'| `{model["Name"]}` | {count} | {about["Training Data"]} '
-                        f'| {about["Batch Size"]} | {", ".join(quoted)}{source} |')
+            joining = next(name for name in JOININGS if f'-{name}_' in model['Name'])
+            rows.setdefault(model['Name'].replace(f'-{joining}_', '-JOINING_'), {})[joining] = model
+        lines = ['| config | batch, recipe | default (paper) | LaPE (paper) | PVG (paper) '
+                 '| MPVG (paper) |', '| --- | --- | --- | --- | --- | --- |']
+        for name, models in rows.items():
+            batch = next(iter(models.values()))['Metadata']['Batch Size']
+            cells = [cell(models[joining]) if joining in models else '' for joining in JOININGS]
+            lines.append(f'| `{name}` | {batch} | {" | ".join(cells)} |')
         parts.append(f'### {content["Collections"][0]["Name"]}: `{Path(path).parent}`\n\n'
-                     + '\n'.join(rows))
+                     + '\n'.join(lines))
     return '\n\n'.join(parts)
+
+
+def cell(model: dict) -> str:
+    """The papers' results of a config, with their source."""
+    values = [f'{value}' for result in model['Results'] for value in result['Metrics'].values()]
+    if not values:
+        return ''
+    paper = model['Metadata']['Source of Results'].split()[0]
+    return f'{" / ".join(values)} ({paper})'
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ __version__ = '0.2.0'
 __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter', '__version__',
            'fold', 'missing', 'require']
 
-MODULES = ('backbones', 'checkpoints', 'engine', 'position')
+MODULES = ('backbones', 'checkpoints', 'position', 'runs')
 
 mmcv_ext.install()
 warn_untested()

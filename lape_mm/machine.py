@@ -1,23 +1,21 @@
-"""What a figure was measured with: machine, versions and commit."""
+"""Machine, versions and commit of a measurement."""
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from lape_mm.mmcv_ext import compiled
+from lape_mm.requirements import TESTED, installed
 
-PACKAGES = ('torch', 'torchvision', 'timm', 'numpy', 'onedl-mmengine', 'onedl-mmcv',
-            'onedl-mmpretrain', 'onedl-mmdetection', 'onedl-mmsegmentation', 'mmengine', 'mmcv',
-            'mmcv-lite', 'mmpretrain', 'mmdet', 'mmsegmentation')
+PACKAGES = ('torchvision', 'numpy', *TESTED)
 
 
 def processor() -> str:
-    """The CPU's name."""
+    """Name of the CPU."""
     try:
         with open('/proc/cpuinfo') as lines:
             return next(line.split(':', 1)[1].strip() for line in lines
@@ -27,36 +25,30 @@ def processor() -> str:
 
 
 def machine() -> dict[str, str | int | None]:
-    """CPU, its cores, torch's threads, the GPU's name or None, and the Python that runs."""
+    """CPU, cores, threads of torch, GPU (or None), and version of Python."""
     return dict(cpu=processor(), cores=os.cpu_count(), threads=torch.get_num_threads(),
                 gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
                 python=platform.python_version())
 
 
 def versions() -> dict[str, str]:
-    """Of what is installed of `PACKAGES`, and whose code mmcv's operators are."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    """Versions of the installed `PACKAGES`, and the origin of mmcv's operators."""
+    found = {name: version for name in PACKAGES if (version := installed(name))}
     if any('mmcv' in name for name in found):
         found['mmcv operators'] = 'compiled' if compiled() else 'lape_mm.mmcv_ext, on torchvision'
     return found
 
 
 def commit(folder: str | os.PathLike = Path(__file__).parent) -> str | None:
-    """The commit of a folder's repository, this package's by default; None outside of one.
+    """Short hash of a folder's commit, with `` and changes`` if tracked files differ from it.
 
-    Returns:
-        Its short name, and `` and changes`` where tracked files differ from it.
+    None if the folder, this package's by default, is not tracked by git.
     """
     def git(*words: str) -> str:
         return subprocess.run(['git', *words], cwd=folder, text=True, capture_output=True,
                               check=True).stdout.strip()
     try:
-        # a package that is installed into the environment of someone else's repository
+        # an installed package may lie within someone else's repository
         if not git('ls-files', '--', '.'):
             return None
         name = git('rev-parse', '--short', 'HEAD')

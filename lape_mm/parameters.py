@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of the MPVG paper: its parameter counts beside those of this package's models."""
+"""Parameter counts of our models beside tables 1 and 2 of the MPVG paper."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -22,22 +22,22 @@ PAPER = (
      ('3.740', '3.744', '3.742', '3.743')),
     (2, 'T2T-ViT-7', 'T2TViT', dict(arch='7'), 100, ('4.078', '4.082', '4.081', '4.081')),
 )
-# why a cell is not the paper's figure when truncated, as most of its cells are
+# why a cell does not equal the paper's figure when truncated; most cells do
 NOTES = {
-    ('DeiT-Ti', 'lape'): 'a slip in the paper: what gives 5.721 here misses its DeiT-B, and '
-                         "LaPE's own table prints 5.722",
-    ('Swin-Ti', 'lape'): 'the paper leaves its structure open; it has the very norms of PVG, whose '
-                         'count agrees',
-    ('CeiT-Ti', 'pvg'): 'rounded by the paper; one norm more would do as well, the text excepts '
-                        'Swin alone from leaving out layer 0',
-    ('ViT-Lite-7/4', 'lape'): 'rounded by the paper, unlike its other cells',
+    ('DeiT-Ti', 'lape'): "a slip in the paper: LaPE's own table prints 5.722, and a count of 5.721 "
+                         'would contradict DeiT-B',
+    ('Swin-Ti', 'lape'): "the paper does not describe it; ours has the norms of PVG, whose count "
+                         'agrees',
+    ('CeiT-Ti', 'pvg'): 'rounded in the paper; one more norm would also fit, but the text skips '
+                        'layer 0 for all models except Swin',
+    ('ViT-Lite-7/4', 'lape'): 'rounded in the paper, unlike its other cells',
 }
 AGREEMENTS = ('equal when truncated', 'equal when rounded', 'differs')
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: the paper's figure, in millions, our integer, and how they compare."""
+    """The paper's figure in millions, our count, and how they compare."""
 
     table: int
     model: str
@@ -49,16 +49,16 @@ class Cell:
 
 
 def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int) -> int:
-    """All parameters of a classifier, frozen tables included, counted without memory."""
+    """Number of parameters of a classifier, with frozen tables, on the meta device."""
     with torch.device('meta'):
         model = getattr(backbones, kind)(**arguments, joining=joining)
-        # the number of channels at the end, which Swin doubles at every merging
+        # channels of the last layer; Swin's embed_dim is that of the first
         head = nn.Linear(model.norm.normalized_shape[0], num_classes)
     return sum(parameter.numel() for part in (model, head) for parameter in part.parameters())
 
 
 def compare(ours: int, paper: str) -> str:
-    """How an integer compares with a figure in millions of three decimals."""
+    """Compares a count with a figure in millions with three decimals."""
     millions = Decimal(ours) / 10 ** 6
     for agreement, rounding in zip(AGREEMENTS, (ROUND_DOWN, ROUND_HALF_UP)):
         if millions.quantize(Decimal('.001'), rounding=rounding) == Decimal(paper):
@@ -78,5 +78,5 @@ def parameter_table() -> list[Cell]:
 
 
 def as_dicts(cells: list[Cell]) -> list[dict]:
-    """For machines: plain integers and strings."""
+    """The cells for JSON."""
     return [asdict(cell) for cell in cells]

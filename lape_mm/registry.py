@@ -11,17 +11,16 @@ from mmengine.registry import OPTIM_WRAPPERS as ROOT_OPTIM_WRAPPERS
 from mmengine.registry import WEIGHT_INITIALIZERS as ROOT_WEIGHT_INITIALIZERS
 from mmengine.registry import Registry
 
-HOOKS = Registry('hook', parent=ROOT_HOOKS, scope='lape_mm', locations=['lape_mm.engine'])
+ENGINE = ['lape_mm.runs.engine']
+HOOKS = Registry('hook', parent=ROOT_HOOKS, scope='lape_mm', locations=ENGINE)
 MODEL_WRAPPERS = Registry(
-    'model wrapper', parent=ROOT_MODEL_WRAPPERS, scope='lape_mm', locations=['lape_mm.engine'])
-MODELS = Registry(
-    'model', parent=ROOT_MODELS, scope='lape_mm',
-    locations=['lape_mm.backbones', 'lape_mm.classifiers'])
+    'model wrapper', parent=ROOT_MODEL_WRAPPERS, scope='lape_mm', locations=ENGINE)
+MODELS = Registry('model', parent=ROOT_MODELS, scope='lape_mm',
+                  locations=['lape_mm.backbones', 'lape_mm.classifiers'])
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor', parent=ROOT_OPTIM_WRAPPER_CONSTRUCTORS, scope='lape_mm',
-    locations=['lape_mm.engine'])
+    locations=ENGINE)
 OPTIM_WRAPPERS = Registry(
-    'optimizer wrapper', parent=ROOT_OPTIM_WRAPPERS, scope='lape_mm', locations=['lape_mm.engine'])
-WEIGHT_INITIALIZERS = Registry(
-    'weight initializer', parent=ROOT_WEIGHT_INITIALIZERS, scope='lape_mm',
-    locations=['lape_mm.checkpoints'])
+    'optimizer wrapper', parent=ROOT_OPTIM_WRAPPERS, scope='lape_mm', locations=ENGINE)
+WEIGHT_INITIALIZERS = Registry('weight initializer', parent=ROOT_WEIGHT_INITIALIZERS,
+                               scope='lape_mm', locations=['lape_mm.checkpoints'])

@@ -1,4 +1,4 @@
-"""Backbones as folders and repositories of the Hugging Face Hub, by huggingface_hub's mixin."""
+"""Saves backbones to folders and the Hugging Face Hub, by huggingface_hub's mixin."""
 from __future__ import annotations
 
 import json
@@ -30,36 +30,35 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
                   tags=['vision-transformer', 'position-embedding'], model_card_template=CARD):
     """Adds `save_pretrained`, `push_to_hub` and `from_pretrained` to a backbone.
 
-    The mixin keeps the arguments of the constructor. Weights are read as by ``init_cfg``, but all
-    of them have to fit; with another ``img_size`` the position embedding is resized.
+    The mixin records the constructor's arguments. Loading requires every weight to fit; PE is
+    resized for another ``img_size``.
     """
 
-    _hub_mixin_config: Any  # the arguments of the constructor that JSON can hold
+    _hub_mixin_config: Any  # the mixin's record of the arguments; it has no public accessor
     folded: Any
     grid: tuple[int, int]
     joining: Any
 
     def save_pretrained(self, save_directory, **options):
-        """As the mixin's, which empties the folder first.
+        """Writes weights, config.json and model card, see the mixin.
 
         Raises:
-            ValueError: the folder could not rebuild the model; nothing has been written then.
+            ValueError: the folder could not rebuild the model. Nothing is written then.
         """
         if self.folded is not None:
-            raise ValueError('a folded backbone has no position embedding left to share: save the '
-                             'one that it was folded from')
+            raise ValueError('a folded backbone has no position embedding: save the unfolded one')
         with torch.device('meta'):
             built = type(self)(**self.hub_arguments())
         names = _built(built), _built(self)
         if changed := [name for name in {**names[0], **names[1]}
                        if names[0].get(name) != names[1].get(name)]:
             raise ValueError('the model was changed after it was built, or has an argument that '
-                             f'JSON cannot hold, so that config.json could not rebuild '
-                             f'{changed[0]}: build it with these settings')
+                             f'JSON cannot hold: config.json could not rebuild {changed[0]}. '
+                             'Build the model with these settings')
         return super().save_pretrained(save_directory, **options)
 
     def hub_arguments(self) -> dict[str, Any]:
-        """The arguments of the constructor, without where the weights came from."""
+        """The constructor's arguments, without the source of the weights."""
         return dict(self._hub_mixin_config or {}, init_cfg=None)
 
     def generate_model_card(self, *args, **options):
@@ -77,10 +76,10 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     def _from_pretrained(cls, *, model_id: str, config: dict | None = None,
                          map_location: str = 'cpu', **options):
         if not config:
-            raise ValueError(f'{model_id} has no {CONFIG}, which tells what model it is')
+            raise ValueError(f'{model_id} has no {CONFIG}, which describes the model')
         where = {key: options.pop(key) for key in (
             'revision', 'cache_dir', 'force_download', 'local_files_only', 'token')}
-        for key in ('proxies', 'resume_download', 'strict'):  # the mixin's, without a use here
+        for key in ('proxies', 'resume_download', 'strict'):  # unused options of the mixin
             options.pop(key, None)
         saved = config.get('backbone', config)  # as version 0.1.0 nested it
         if (kind := saved.get('type', '').removeprefix('lape_mm.')) not in ('', cls.__name__):
@@ -91,7 +90,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         path = Path(model_id, WEIGHTS) if Path(model_id).is_dir() else \
             hf_hub_download(model_id, WEIGHTS, **where)
         model = cls(**arguments)
-        # the length of a table does not tell its grid; the saved config does
+        # the saved config gives the grid of the table; its length does not
         grid = (model if arguments.get('img_size') == saved.get('img_size') else cls(**saved)).grid
         WEIGHT_INITIALIZERS.build(dict(type='lape_mm.BackboneWeights', checkpoint=str(path),
                                        source_grid=grid, exact=True))(model)
@@ -99,7 +98,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
 
 
 def _built(model: nn.Module) -> dict[str, Any]:
-    """What a model was built as: plain attributes, modules, shapes."""
+    """A model's plain attributes, modules and shapes."""
     plain = {name: value for name, value in vars(model).items()
              if name[0] != '_' and name not in ('training', 'init_cfg', 'frozen_children')}
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}

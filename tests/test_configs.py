@@ -16,7 +16,6 @@ from lape_mm.runs.config import our_backbones  # noqa: E402
 ROOT = Path(__file__).parents[1] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
                  if '_base_' not in path.parts)
-FULL_SCALE = [name for name in CONFIGS if not name.startswith(('quickstart/', 'studies/'))]
 
 # parameters of the default joining, in millions
 SIZES = {
@@ -32,10 +31,6 @@ SIZES = {
 
 def size_of(name: str) -> str | None:
     return next((size for size in ('tiny', 'small', 'base') if f'-{size}-' in name), None)
-
-
-def test_there_are_configs():
-    assert len(FULL_SCALE) == 12 + 16 + 16 + 8 + 3 * 4 + 4 + 12 + 12 + 8 + 4
 
 
 @pytest.mark.parametrize('name', CONFIGS)

@@ -44,6 +44,8 @@ def load_into(model, case, tmp_path, layer_name='blocks.{}'.format, **wrapped):
     torch.save({'model': state}, tmp_path / 'case.pth')
     report = load_backbone(model, tmp_path / 'case.pth', min_share=1., source_grid=model.grid)
     assert not report.missing and not report.new, report
+    classifiers = ('head', 'classifier.fc', 'cls_token', 'pos_embed[:, 0:1]')
+    assert all(key.startswith(classifiers) for key in report.unused), report.unused
     return report
 
 
@@ -115,8 +117,7 @@ def run_vit_adapter(case, tmp_path, dtype):
         class_token=False if table == grid ** 2 else None,
         layer_scale='blocks.0.gamma1' in case['state_dict'],
         norm_eps=config.get('norm_eps', 1e-6))
-    report = load_into(model, case, tmp_path)
-    assert set(report.unused) <= {'pos_embed[:, 0:1]', 'cls_token'}, report.unused
+    load_into(model, case, tmp_path)
     return model.eval().to(dtype)(case['input'].to(dtype))
 
 
@@ -194,8 +195,7 @@ def run_swin(case, tmp_path, dtype):
                  img_size=config['img_size'], patch_size=config['patch_size'],
                  in_channels=config['in_chans'], joining=config.get('method', 'default'),
                  position='learnable' if config['ape'] else None, norm_eps=config['norm_eps'])
-    report = load_into(model, case, tmp_path, layer_name=names.__getitem__)
-    assert set(report.unused) == {'head.weight', 'head.bias'}, report.unused
+    load_into(model, case, tmp_path, layer_name=names.__getitem__)
     return logits(model.eval().to(dtype), case, case['state_dict'])
 
 
@@ -205,8 +205,7 @@ def run_t2t(case, tmp_path, dtype):
                    img_size=config['img_size'], in_channels=config['in_chans'],
                    tokens=config['tokens_type'], joining=config.get('method', 'default'),
                    norm_eps=config['norm_eps'])
-    report = load_into(model, case, tmp_path)
-    assert set(report.unused) == {'head.weight', 'head.bias'}, report.unused
+    load_into(model, case, tmp_path)
     return logits(model.eval().to(dtype), case, case['state_dict'])
 
 
@@ -216,7 +215,6 @@ def run_ceit(case, tmp_path, dtype):
                  img_size=config['img_size'], joining=config.get('method', 'default'),
                  norm_eps=config['norm_eps'])
     report = load_into(model, case, tmp_path)
-    assert set(report.unused) == {'head.weight', 'head.bias'}, report.unused
     # the statistics of BatchNorm are no parameters, and yet none may be left behind
     assert {name for name, _ in model.named_buffers()} <= set(report.found)
     return logits(model.eval().to(dtype), case, case['state_dict'])

@@ -1,6 +1,8 @@
 """Tables 1 and 2 of the MPVG paper: our integers, and which of its cells they reach."""
 import pytest
+from torch import device
 
+from lape_mm import backbones
 from lape_mm.parameters import PAPER, compare, parameter_table
 
 COUNTS = {  # default, LaPE, PVG, MPVG
@@ -13,6 +15,29 @@ COUNTS = {  # default, LaPE, PVG, MPVG
     (2, 'ViT-Lite-7/4'): (3_740_004, 3_743_588, 3_742_564, 3_743_076),
     (2, 'T2T-ViT-7'): (4_078_922, 4_082_506, 4_081_482, 4_081_994),
 }
+OTHERS = [  # not in the paper's tables, without a classifier
+    ('ViTAdapter', dict(joining='default'), 7_966_640),
+    ('ViTAdapter', dict(joining='lape'), 7_971_248),
+    # no class-token slot, eleven norms; MPVG adds the last LayerNorm and its norm of PE
+    ('ViTAdapter', dict(joining='pvg'), 7_970_672),
+    ('ViTAdapter', dict(joining='mpvg', variant='segmentation'), 7_970_672 + 384 + 384),
+    ('ViTAdapter', dict(arch='small'), 27_503_888),
+    ('ViTAdapter', dict(arch='base'), 99_495_392),
+    ('Swin', dict(position=None), 28_288_354 - 769_000),
+    ('Swin', dict(arch='small', position=None), 49_606_258 - 769_000),
+    ('Swin', dict(arch='base', position=None), 87_768_224 - 1_025_000),
+    ('CompactTransformer', dict(arch='cct_7_3x1'), 3_783_269 - 25_700),
+    ('CompactTransformer', dict(arch='cct_7_3x1', joining='lape'), 3_786_853 - 25_700),
+    # ViT-Lite without class token and slot (2 x 256), with the pooling's 256 + 1
+    ('CompactTransformer', dict(arch='cvt_7_4'), 3_740_004 - 25_700 - 512 + 257),
+]
+
+
+@pytest.mark.parametrize('name, options, count', OTHERS, ids=str)
+def test_models_outside_the_tables(name, options, count):
+    with device('meta'):
+        model = getattr(backbones, name)(**options)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
 @pytest.fixture(scope='module')

@@ -1,6 +1,7 @@
 """A backbone goes into a folder and comes out of it as it was, offline."""
 import json
 import pickle
+from functools import partial
 
 import pytest
 
@@ -9,8 +10,9 @@ pytest.importorskip('safetensors')
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from tiny_models import build  # noqa: E402
 
-from lape_mm import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold  # noqa: E402
+from lape_mm import DeiT, Swin, ViTAdapter, fold  # noqa: E402
 from lape_mm.checkpoints import CheckpointError, load_backbone  # noqa: E402
 from lape_mm.position import build_joining  # noqa: E402
 
@@ -18,13 +20,9 @@ ARCH = dict(embed_dim=24, depth=4, num_heads=3)
 BUILDS = {
     'DeiT': lambda **kwargs: DeiT(arch=ARCH, img_size=32, joining='mpvg', **kwargs),
     'dict': lambda **kwargs: DeiT(arch=ARCH, img_size=(32, 48), joining=dict(last=0), **kwargs),
-    'ViTAdapter': lambda **kwargs: ViTAdapter(
-        arch=dict(ARCH, conv_inplane=8, deform_num_heads=3), img_size=32, joining='lape', **kwargs),
-    'Swin': lambda **kwargs: Swin(arch=dict(embed_dim=12, depths=(1, 1), num_heads=(1, 2)),
-                                  img_size=32, joining='pvg', **kwargs),
-    'CeiT': lambda **kwargs: CeiT(arch=ARCH, img_size=32, joining='lape', **kwargs),
-    'T2TViT': lambda **kwargs: T2TViT(arch=dict(ARCH, token_dim=8), img_size=32, **kwargs),
-    'CCT': lambda **kwargs: CompactTransformer(arch='cct_7_3x1', joining='mpvg', **kwargs),
+    **{name: partial(build, name, joining) for name, joining in (
+        ('ViTAdapter', 'lape'), ('Swin', 'pvg'), ('CeiT', 'lape'), ('T2TViT', 'default'),
+        ('CCT', 'mpvg'))},
 }
 
 

@@ -116,5 +116,5 @@ default_hooks = dict(
     logger=dict(interval=100),
     checkpoint=dict(interval=max_epochs, max_keep_ckpts=1, save_best=None),
     # 20 images of the one validation, ground truth above the prediction
-    visualization=dict(enable=True, interval=15, rescale_factor=4.))
+    visualization=dict(enable=True, interval=15, rescale_factor=5.))
 randomness = dict(seed=0)

@@ -29,7 +29,7 @@ model = dict(
         embed_dims=96,
         num_layers=1,
         num_classes=8,
-        # two thousand iterations from scratch want all of the model
+        # training from scratch needs all of the model
         drop_rate=0.,
         attn_drop_rate=0.,
         loss_decode=dict(avg_non_ignore=True)),

@@ -1,10 +1,10 @@
-"""What position embedding does in a model: arrays first, the papers' pictures from them.
+"""What position embedding (PE) does in a model: arrays first, then the papers' figures of them.
 
-    pe_per_layer  the PE that each layer receives, from the model's own plan
-    record        what a forward over images does, seen by hooks
-    measures      similarity, correlation, distance: numpy alone
-    sections      one entry a picture: its arrays and numbers
-    figures       drawings of those arrays
+    pe_per_layer  the PE that each layer receives, read from the model's plan
+    record        hooks that record a forward pass over images
+    measures      similarity, correlation, distance, in numpy
+    sections      arrays and numbers of each figure
+    figures       the figures
     write         files of a report, and its page
 """
 from .measures import correlation, similarity

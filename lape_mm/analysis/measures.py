@@ -1,46 +1,36 @@
-"""The numbers that the papers' pictures are made of; numpy alone."""
+"""The numbers behind the papers' figures, in numpy."""
 from __future__ import annotations
 
 import numpy as np
 
 
 def similarity(rows: np.ndarray, eps: float = 1e-8) -> np.ndarray:
-    """Cosine similarity of every row with every other, -1..1, as LaPE's official script has it.
+    """Cosine similarity of every row of (N, C) with every other, as in LaPE's official script.
 
     Args:
         rows: (N, C).
-        eps: the least norm that is divided by.
+        eps: lower limit of the norms.
 
     Returns:
-        (N, N).
+        (N, N), -1..1.
     """
-    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), eps)
+    unit = rows / np.maximum(norms(rows), eps)[:, None]
     return unit @ unit.T
 
 
-def token_map(matrix: np.ndarray, token: int, grid: tuple[int, int]) -> np.ndarray:
-    """One row of an (N, N) matrix over patches as an (h, w) map."""
-    return matrix[token].reshape(grid)
-
-
 def center(grid: tuple[int, int]) -> int:
-    """The number of the patch in the middle; 105 of 14 x 14 (LaPE's script takes 90)."""
+    """Index of the patch in the middle; 105 of 14 x 14 (LaPE's script takes 90)."""
     return grid[0] // 2 * grid[1] + grid[1] // 2
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's correlation over all elements of two arrays of one shape, -1..1 (figure 4).
-
-    NaN where one of them is constant.
-    """
-    a, b = a - a.mean(), b - b.mean()
-    scale = np.sqrt((a * a).sum() * (b * b).sum())
-    return float((a * b).sum() / scale) if scale > 0 else float('nan')
+    """Pearson correlation over all elements (MPVG, figure 4); NaN if an array is constant."""
+    return cosine((a - a.mean()).ravel(), (b - b.mean()).ravel())
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Cosine similarity of two vectors, -1..1; NaN where one of them is zero."""
-    scale = np.linalg.norm(a) * np.linalg.norm(b)
+    """Cosine similarity of two vectors, -1..1; NaN if one is zero."""
+    scale = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / scale) if scale > 0 else float('nan')
 
 
@@ -50,11 +40,11 @@ def norms(tokens: np.ndarray) -> np.ndarray:
 
 
 def distances(grid: tuple[int, int], pitch: tuple[float, float]) -> np.ndarray:
-    """Distances of all pairs of patches.
+    """Distances between all patches.
 
     Args:
         grid: (h, w) in tokens.
-        pitch: pixels from one patch to the next, down and across.
+        pitch: pixels between neighbouring patches, vertically and horizontally.
 
     Returns:
         (h * w, h * w), in pixels.

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of a report: no script, nothing from outside."""
+"""One self-contained HTML page of a report, without scripts or external files."""
 from __future__ import annotations
 
 import base64
@@ -28,15 +28,15 @@ nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; font-size
 section { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
           padding: 1rem; margin: 1.2rem 0; }
 .wide { overflow-x: auto; margin: .8rem 0 0; }
-.figure { background: #ffffff; border-radius: 6px; padding: .4rem; }
-.figure img { display: block; width: 100%; height: auto; }
+.wide img { display: block; background: #ffffff; border-radius: 6px; padding: .4rem;
+            height: auto; max-width: 100%; min-width: 40rem; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
          white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .settings td, .settings th { text-align: left; white-space: normal; vertical-align: top;
                              min-width: 7rem; }'''
-# of every page: more of its style may follow, then </style>
+# shared by all pages; a page may add styles before it closes </style>
 HEAD = '''<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -68,11 +68,8 @@ else 'these models' }}. MPVG is AAAI 2025, LaPE is ICCV 2023.</p>
 <h2>{{ row.title }}</h2>
 <p class="soft">{{ row.paper }}</p>
 <p>{{ row.meaning }}</p>
-{% if row.found %}<p><b>Here:</b> {{ row.found }}</p>{% endif %}
-<div class="wide"><div class="figure"
- style="min-width: {{ row.least }}px; max-width: {{ row.size[0] }}px"><img
- alt="{{ row.title }} of {{ row.numbers|join(', ') }}" width="{{ row.size[0] }}"
- height="{{ row.size[1] }}" src="data:image/png;base64,{{ row.image }}"></div></div>
+<div class="wide"><img alt="{{ row.title }} of {{ row.numbers|join(', ') }}"
+ src="data:image/png;base64,{{ row.image }}"></div>
 {% for table in row.tables %}
 <div class="wide"><table>
 <tr><th>{{ table.name }}</th>{% for column in table.columns %}<th>{{ column }}</th>{% endfor %}
@@ -88,53 +85,41 @@ else 'these models' }}. MPVG is AAAI 2025, LaPE is ICCV 2023.</p>
 </body>
 </html>
 '''
-READABLE = .38  # the least share of its size at which a figure's letters can be read
 
 
 def page(title: str, settings: Mapping[str, Mapping[str, str]], rows: Sequence[Mapping],
          folder: Path) -> str:
-    """The page.
+    """The page as HTML.
 
     Args:
         title: of the page.
         settings: label of a model -> name -> text.
-        rows: of the summary, whose PNG files lie in ``folder``.
+        rows: of the summary.
+        folder: holds the figures of the rows.
     """
-    shown = []
-    for row in rows:
-        image = (folder / row['figures'][0]).read_bytes()
-        size = png_size(image)
-        shown.append(dict(row, image=base64.b64encode(image).decode(), size=size,
-                          least=min(int(size[0] * READABLE), 1060),
-                          tables=tables(row['numbers'])))
+    shown = [dict(row, tables=tables(row['numbers']), image=base64.b64encode(
+        (folder / row['figures'][0]).read_bytes()).decode()) for row in rows]
     names = list(dict.fromkeys(name for values in settings.values() for name in values))
     return fill(TEMPLATE, title=title, settings=settings, names=names, rows=shown)
 
 
 def fill(template: str, **values) -> str:
-    """A page from a template, which gets `STYLE` as ``style``; no value can become markup."""
+    """Fills a template, with `STYLE` as ``style``; all other values are escaped."""
     return Environment(autoescape=True).from_string(template).render(
         style=Markup(STYLE), **values)
 
 
-def png_size(image: bytes) -> tuple[int, int]:
-    """Width and height in the header of a PNG file, in pixels."""
-    return int.from_bytes(image[16:20], 'big'), int.from_bytes(image[20:24], 'big')
-
-
 def tables(numbers: Mapping[str, Mapping]) -> list[dict]:
-    """The numbers of a row: a table for all single ones, and one for each list over layers."""
+    """A table for each list over layers, and one for all single numbers."""
     names = list(dict.fromkeys(name for values in numbers.values() for name in values))
     lists = [name for name in names if any(isinstance(values.get(name), list)
                                            for values in numbers.values())]
-    single = [name for name in names if name not in lists]
     found = []
     for name in lists:
-        columns = range(max(len(values.get(name) or []) for values in numbers.values()))
-        found.append(dict(name=name, columns=columns, rows=[
-            (label, [number(value) for value in values.get(name) or []])
-            for label, values in numbers.items()]))
-    if single:
+        rows = {label: values.get(name) or [] for label, values in numbers.items()}
+        found.append(dict(name=name, columns=range(max(map(len, rows.values()))), rows=[
+            (label, [*map(number, values)]) for label, values in rows.items()]))
+    if single := [name for name in names if name not in lists]:
         found.append(dict(name='', columns=single, rows=[
             (label, [number(values.get(name)) for name in single])
             for label, values in numbers.items()]))
@@ -142,5 +127,5 @@ def tables(numbers: Mapping[str, Mapping]) -> list[dict]:
 
 
 def number(value: float | None) -> str:
-    """Three digits, a dash where there is none."""
+    """Three digits, or a dash for None."""
     return '–' if value is None else f'{value:.3g}'

@@ -1,4 +1,4 @@
-"""The position embedding (PE) that each layer receives, from the model's own plan."""
+"""The position embedding (PE) that each layer receives, read from the model's plan."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ WAYS = ('pre_attn', 'residual', 'attn_bias')
 
 @dataclass(frozen=True)
 class LayerPE:
-    """What one layer receives.
+    """The PE of one layer.
 
     Attributes:
-        values: (T, C), T = P prefix tokens and h * w patches row by row; of a bias
-            (heads, T, T), in units of logits; None where nothing reaches the layer.
-        way: how it comes, one of `WAYS`, the parts of `lape_mm.position.PositionPlan`; what comes
-            by the residual stream has been through the layer's own LayerNorm of the tokens.
+        values: (T, C), T = P prefix tokens + h * w patches; a bias is (heads, T, T), in logits;
+            None if the layer receives nothing.
+        way: part of `lape_mm.position.PositionPlan` that carries it, one of `WAYS`. PE of the
+            residual stream is given after the layer's own LayerNorm.
         grid: (h, w) in tokens.
         num_prefix_tokens: P.
     """
@@ -36,7 +36,7 @@ class LayerPE:
 
     @property
     def patches(self) -> np.ndarray | None:
-        """The patches' part, (h * w, C) or (heads, h * w, h * w)."""
+        """``values`` without prefix tokens, (h * w, C) or (heads, h * w, h * w)."""
         if self.values is None:
             return None
         first = self.num_prefix_tokens
@@ -44,16 +44,16 @@ class LayerPE:
 
 
 def find_encoder(model: nn.Module) -> Encoder:
-    """The backbone of this package in a model, or the model itself.
+    """The first backbone of this package in a model.
 
     Raises:
-        ValueError: there is none, or it is folded, and its tables and norms are gone.
+        ValueError: there is none, or it is folded and has no PE of its own any more.
     """
     for module in model.modules():
         if isinstance(module, Encoder):
             if module.folded is not None:
-                raise ValueError('the model is folded, its position embedding is gone: analyse '
-                                 'the one that it was folded from')
+                raise ValueError('a folded model has no position embedding: analyse the model '
+                                 'before folding')
             return module
     raise ValueError(f'{type(model).__name__} has no backbone of lape_mm')
 
@@ -65,12 +65,10 @@ def to_array(x: Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerPE]:
-    """What each of the L layers receives, for an image of (h, w) pixels.
+    """The PE of each layer, for an image of (h, w) pixels.
 
-    Where PE comes by the residual stream alone (default, share, unshare, and layer 0 of PVG), the
-    entry is PE by itself through the layer's own LayerNorm of the tokens, ``LN_l(pos)``: LaPE's
-    official script draws that. Under default it is so in every layer, since the residual stream
-    carries PE on.
+    PE that only the residual stream carries (default, share, unshare, and layer 0 of PVG and MPVG)
+    is sent through the layer's own LayerNorm alone, ``LN_l(pos)``, as in LaPE's official script.
 
     Raises:
         ValueError: see `find_encoder`.
@@ -81,15 +79,14 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
 
 @torch.no_grad()
 def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
-    """As `pe_per_layer`, for a grid of (h, w) tokens before the first layer."""
+    """As `pe_per_layer`, for a grid of (h, w) tokens at the first layer."""
     plan = encoder.plan(grid)
     carried = residual_alone(encoder, plan, grid)
-    layers = encoder.layers_in_order()
     prefix = len(encoder.prefix_tokens())
     grids = layer_grids(encoder, grid)
     entries = []
     values: Tensor | None
-    for layer, module in enumerate(layers):
+    for layer, module in enumerate(encoder.layers_in_order()):
         if plan.attn_bias[layer] is not None:
             values, way = plan.attn_bias[layer], 'attn_bias'
         elif plan.pre_attn[layer] is not None:
@@ -104,7 +101,7 @@ def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
 
 @torch.no_grad()
 def post_norm(encoder: Encoder, grid: tuple[int, int], pooled: bool = False) -> np.ndarray | None:
-    """What the last LayerNorm's output receives, (T, C) or None; ``pooled``, (1, C), as CeiT."""
+    """PE after the last LayerNorm, (T, C) or None; (1, C) if ``pooled``, as in CeiT."""
     entry = encoder.plan(grid).post_norm
     if entry is None:
         return None
@@ -121,10 +118,9 @@ def layer_grids(encoder: Encoder, grid: tuple[int, int]) -> list[tuple[int, int]
 
 def residual_alone(encoder: Encoder, plan: PositionPlan, grid: tuple[int, int]) \
         -> Sequence[Tensor | None]:
-    """PE as the residual stream brings it to each layer, (1, T, C) each, or None where it does not.
+    """PE that the residual stream brings to each layer, (1, T, C) or None.
 
-    What enters at layer 0 stays in the stream, which is what ``share`` adds layer by layer, carried
-    from grid to grid.
+    What enters at layer 0 stays in the stream, as if ``share`` had added it to each layer.
     """
     if plan.residual[0] is None or plan.residual[-1] is not None:
         return plan.residual

@@ -1,4 +1,4 @@
-"""What a model does with real images, layer by layer, seen by forward hooks."""
+"""Records with forward hooks what a model does with images, layer by layer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder
 
-from .attention import AttentionProbe, look, mean_distance
+from .attention import AttentionProbe, attention_map, mean_distance
 from .measures import center, distances
 from .pe_per_layer import find_encoder, post_norm, to_array
 
@@ -23,15 +23,14 @@ Track = Callable[[list], Iterable]
 
 @dataclass
 class LastNorm:
-    """What enters and leaves the last LayerNorm.
+    """Input and output of the last LayerNorm.
 
     Attributes:
-        before, after, with_position: (B, T, C): its input, its output, and that plus what
-            the plan adds to it (MPVG), else the output again. T tokens as in the last
-            layer; 1 where it sees one vector an image (CeiT).
-        post_norm: (T, C), what the plan adds, or None.
+        before, after, with_position: (B, T, C), its input, its output, and its output plus PE
+            (MPVG); T is 1 if it sees one vector an image (CeiT).
+        post_norm: (T, C), the PE added to its output, or None.
         gamma, beta: (C,), its scale and shift.
-        grid: (h, w) of the patches among the tokens; None for one vector.
+        grid: (h, w) in tokens; None for one vector.
     """
 
     before: np.ndarray
@@ -45,19 +44,19 @@ class LastNorm:
 
 @dataclass
 class Record:
-    """Means over B images; lists have an entry a layer.
+    """Means over B images; lists have one entry a layer.
 
     Attributes:
-        tokens: (T, C) each, the tokens after the attention's pre-norm, without PE.
+        tokens: (T, C), the tokens after the attention's pre-norm, without PE.
         grids: (h, w) in tokens.
-        num_prefix_tokens: P, T = P + h * w.
-        class_token: whether the first of them is a class token.
-        last: None where no LayerNorm follows the last layer.
-        attention_distance: (heads,) each, in pixels.
-        attention_maps: (heads, h, w) each, where the class token looks or, without one, the patch
-            in the middle; with windows, in the middle of every window, (h, w) being the window's.
-        feature_maps: (B, h, w) each, L2 norm over the channels of each map that the backbone
-            returns; none for classification.
+        num_prefix_tokens: P; T = P + h * w.
+        class_token: whether the first token is a class token.
+        last: None if no LayerNorm follows the last layer.
+        attention_distance: (heads,), in pixels.
+        attention_maps: (heads, h, w), attention of the class token, or else of the middle patch;
+            with windows, of the middle of every window, whose size is (h, w).
+        feature_maps: one entry a level, not a layer: (B, h, w), L2 norms over the channels of the
+            maps that the backbone returns; empty for classifiers.
     """
 
     tokens: list[np.ndarray]
@@ -71,10 +70,10 @@ class Record:
 
 
 class Watch:
-    """Hooks of one encoder, which note what one image's forward does.
+    """Hooks that record the forward pass of one image.
 
-    What is computed twice is noted once: a classifier's last layer, which makes the class token
-    alone, is run again for all tokens, and its own result is left as it is.
+    A classifier computes only the class token in its last layer. `leaving` runs that layer again
+    for all tokens, and leaves the classifier's own result as it is.
 
     Args:
         encoder: the backbone.
@@ -85,7 +84,7 @@ class Watch:
         self.encoder, self.pixels = encoder, pixels
         self.num_prefix_tokens = len(encoder.prefix_tokens())
         self.layer: int | None = None
-        # by layer, in order
+        # by layer
         self.grids: dict[int, tuple[int, int]] = {}
         self.tokens: dict[int, Tensor] = {}
         self.distance: dict[int, Tensor] = {}
@@ -95,7 +94,7 @@ class Watch:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within, a forward is noted."""
+        """Context in which a forward pass is recorded."""
         with ExitStack() as stack:
             for layer, module in enumerate(self.encoder.layers_in_order()):
                 for handle in (
@@ -112,7 +111,7 @@ class Watch:
 
     def entering(self, layer: int, module: nn.Module, args) -> None:
         self.layer = layer
-        # Swin's tokens are a map, all others come with their grid
+        # Swin's tokens are a map; other encoders pass the grid
         height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
         self.grids[layer] = height, width
 
@@ -131,7 +130,7 @@ class Watch:
             self.after = module.forward(self.before)
 
     def attended(self, weights: Tensor) -> None:
-        # a stem's, CeiT's attention over layers, or a last layer that will be run again
+        # not attention in the stem, CeiT's over layers, or the class token's alone
         if self.layer is None or weights.shape[2] != weights.shape[3]:
             return
         layer, grid, prefix = self.layer, self.grids[self.layer], self.num_prefix_tokens
@@ -141,22 +140,22 @@ class Watch:
         table = torch.from_numpy(distances(grid, pitch))
         query = 0 if self.encoder.has_class_token and prefix else prefix + center(grid)
         self.distance[layer] = mean_distance(weights, table, prefix)
-        self.maps[layer] = look(weights, query, prefix, grid)
+        self.maps[layer] = attention_map(weights, query, prefix, grid)
 
     def attention(self, layer: int) -> Any:
-        """The attention of a layer; its ``window_size`` is None where it looks at all tokens."""
+        """The attention of a layer; its ``window_size`` is None for global attention."""
         block = self.encoder.layers_in_order()[layer]
         return block.attn if hasattr(block, 'attn') else block.self_attn
 
 
 @torch.no_grad()
 def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> Record:
-    """Runs a model's backbone on images, one after the other, in evaluation mode.
+    """Runs the backbone of a model on images, one at a time, in evaluation mode.
 
     Args:
         model: a backbone of this package, or a model around one.
-        images: (3, H, W) each, as the backbone gets them (normalised), all of one size.
-        track: yields the images while it shows how far it is.
+        images: (3, H, W) each, of one size, normalised.
+        track: yields the images and may show progress.
 
     Raises:
         ValueError: no images, images of several sizes, or see `pe_per_layer.find_encoder`.
@@ -196,7 +195,7 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
 
 
 def last_norm(encoder: Encoder, watches: list[Watch], grid: tuple[int, int]) -> LastNorm | None:
-    """What the watches saw at the last LayerNorm; None where there is none."""
+    """What the watches recorded at the last LayerNorm, or None without one."""
     if encoder.norm is None:
         return None
     before, after = (np.stack([to_array(getattr(watch, name)[0]) for watch in watches])

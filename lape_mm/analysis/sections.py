@@ -1,4 +1,4 @@
-"""What a report has to say, one section a picture of the papers: arrays and numbers, no drawing."""
+"""Arrays and numbers of a report, a section for each figure."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -11,22 +11,20 @@ from .measures import center, correlation, cosine, norms, similarity
 from .pe_per_layer import LayerPE
 from .record import Record
 
-MOST_TOKENS = 1024  # a whole matrix of more patches is left out: 4096 of them take 130 MB a layer
+MOST_PATCHES = 1024  # no whole matrix above this: 4096 patches take 130 MB a layer
 Arrays = dict[str, np.ndarray]
-Numbers = dict[str, Any]  # a number or None, or a list of these, one a layer
+Numbers = dict[str, Any]  # a number or None, or a list with one a layer
 
 
 @dataclass(frozen=True)
 class Section:
-    """One picture.
+    """One figure.
 
     Attributes:
         key: name of its files.
-        title, paper, meaning: for people; where the papers have it, and how to read it.
-        measure: from what the layers receive and what the model did with images to named arrays
-            and named numbers (one, or one a layer, None where there is none); no arrays where
-            the model has nothing to show.
-        find: from the numbers of all models, by label, to what they say in these; '' for nothing.
+        title, paper, meaning: name, source and how to read it.
+        measure: turns what the layers receive and what a model did with images into named arrays
+            and numbers; no arrays if the model has nothing to show.
     """
 
     key: str
@@ -34,7 +32,6 @@ class Section:
     paper: str
     meaning: str
     measure: Callable[[list[LayerPE], Record], tuple[Arrays, Numbers]]
-    find: Callable[[Mapping[str, Numbers]], str] = lambda numbers: ''
 
 
 def layer_name(name: str, layer: int) -> str:
@@ -43,13 +40,13 @@ def layer_name(name: str, layer: int) -> str:
 
 
 def by_layer(arrays: Mapping[str, np.ndarray], name: str) -> dict[int, np.ndarray]:
-    """A layer's number -> its array, of those named by `layer_name`."""
+    """Layer -> its array, of those named by `layer_name`."""
     return {int(key[len(name):]): value for key, value in arrays.items()
             if key.startswith(name) and key[len(name):].isdigit()}
 
 
 def finite(value: float) -> float | None:
-    """The number, or None for NaN, which JSON does not know."""
+    """The number, or None for NaN, which JSON does not have."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -58,19 +55,19 @@ def measure_similarity(entries: list[LayerPE], record: Record) -> tuple[Arrays, 
     arrays: Arrays = {}
     means: list[float | None] = []
     for layer, entry in enumerate(entries):
-        patches, query = entry.patches, center(entry.grid)
-        if patches is None or entry.way == 'attn_bias':
+        if entry.patches is None or entry.way == 'attn_bias':
             means.append(None)
             continue
-        if len(patches) <= MOST_TOKENS:
+        patches, query = entry.patches, center(entry.grid)
+        count, mean = len(patches), None
+        if count <= MOST_PATCHES:
             matrix = similarity(patches)
-            arrays[layer_name('matrix', layer)] = matrix
             row = matrix[query]
-            count = len(patches)
-            means.append(finite((matrix.sum() - count) / max(count * (count - 1), 1)))
+            arrays[layer_name('matrix', layer)] = matrix
+            mean = finite((matrix.sum() - count) / max(count * (count - 1), 1))
         else:
             row = np.array([cosine(patches[query], patch) for patch in patches])
-            means.append(None)
+        means.append(mean)
         arrays[layer_name('map', layer)] = row.reshape(entry.grid)
     return arrays, {'mean similarity of two patches': means} if arrays else {}
 
@@ -85,12 +82,12 @@ def measure_bias(entries: list[LayerPE], record: Record) -> tuple[Arrays, Number
 
 
 def patches_of(values: np.ndarray, prefix: int) -> np.ndarray:
-    """(..., T, C) without prefix tokens; a single vector an image is left as it is."""
+    """(..., T, C) without prefix tokens; one vector an image stays as it is."""
     return values[..., prefix:, :] if values.shape[-2] > prefix else values
 
 
 def last_tokens(record: Record, name: str) -> np.ndarray:
-    """An array of the last LayerNorm without prefix tokens, (B, N, C); ``post_norm`` is (N, C)."""
+    """A field of `LastNorm` without prefix tokens, (B, N, C); ``post_norm`` is (N, C)."""
     prefix = record.num_prefix_tokens if record.last and record.last.grid else 0
     return patches_of(getattr(record.last, name), prefix)
 
@@ -117,7 +114,7 @@ def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Nu
 
 
 def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``correlation`` (L,), NaN where a layer receives nothing; ``last`` (), of ``post_norm``."""
+    """``correlation`` (L,), NaN for layers without PE; ``last`` (), with ``post_norm``."""
     values = [correlation(patches_of(tokens, record.num_prefix_tokens), entry.patches)
               if entry.patches is not None and entry.way != 'attn_bias' else float('nan')
               for entry, tokens in zip(entries, record.tokens)]
@@ -132,24 +129,11 @@ def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays,
     return arrays, numbers
 
 
-def find_correlation(numbers: Mapping[str, Numbers]) -> str:
-    """Whether the counterbalance of the paper is there, and grows with depth."""
-    found = []
-    for label, values in numbers.items():
-        layers = [value for value in values['by layer'] if value is not None]
-        sign = 'negative in every layer' if max(layers) < 0 else \
-            'positive in every layer' if min(layers) > 0 else 'of either sign'
-        slope = np.polyfit(range(len(layers)), layers, 1)[0] if len(layers) > 1 else 0.
-        found.append(f'{label}: {sign}, {layers[0]:.2f} in the first layer that has one and '
-                     f'{layers[-1]:.2f} in the last, {slope:+.3f} a layer')
-    return '; '.join(found) + '.'
-
-
 def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``gamma``, ``beta`` (C,), and what is pooled ``before``, ``after``, ``with_position`` (C,).
+    """``gamma``, ``beta``, and pooled ``before``, ``after``, ``with_position``, (C,) each.
 
-    Pooled is the class token where there is one, else the mean of the patches, both averaged over
-    the images; variances are those of the C values, divided by C.
+    The class token is pooled, or else the mean of the patches, and averaged over the images.
+    Variances are divided by C.
     """
     if record.last is None:
         return {}, {}
@@ -165,15 +149,6 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, N
         'variance of beta': float(last.beta.var()), 'variance of gamma': float(last.gamma.var()),
         'cosine before, after': finite(cosine(arrays['before'], arrays['with_position'])),
         'without the PE term': finite(cosine(arrays['before'], arrays['after']))}
-
-
-def find_last_norm(numbers: Mapping[str, Numbers]) -> str:
-    """Whose beta varies least."""
-    if len(numbers) < 2:
-        return ''
-    ranked = sorted(numbers, key=lambda label: numbers[label]['variance of beta'])
-    return 'Variance of beta, the smallest first: ' + ', '.join(
-        f'{label} {numbers[label]["variance of beta"]:.2g}' for label in ranked) + '.'
 
 
 def measure_token_norms(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
@@ -215,44 +190,44 @@ def measure_features(entries: list[LayerPE], record: Record) -> tuple[Arrays, Nu
 
 SECTIONS = (
     Section('similarity', 'Position similarity', "LaPE, similarity maps (its official script)",
-            'Cosine similarity of the PE that each layer receives: of all patches with all (large '
-            'squares), and of the patch in the middle with all (small maps). A bright spot around '
-            'the middle means that the layer is told where a patch is; a layer whose picture '
-            "differs from its neighbours' is told it in a way of its own.", measure_similarity),
+            'Cosine similarity of the PE that each layer receives: between all patches (large '
+            'squares), and between the middle patch and all others (small maps). A bright spot in '
+            'the middle means that PE tells the layer where a patch is. A layer whose picture '
+            'differs from its neighbours receives PE of its own.', measure_similarity),
     Section('bias', 'Relative position bias', "LaPE, similarity maps (its official script)",
-            'What each head adds to the logits between the patch in the middle and all others.',
+            'What each head adds to the logits between the middle patch and all others.',
             measure_bias),
     Section('heatmaps', 'Tokens and PE by layer', 'MPVG, figures 2 and 8',
-            'Rows are patches, columns channels. Where a column of the tokens has the colour '
-            'opposite to the same column of PE, PE counterbalances that channel. The last three '
-            'are the tokens before and after the last LayerNorm, without and with PE there.',
+            'Rows are patches, columns are channels. If a column has opposite colours in the '
+            'tokens and in PE, PE counterbalances that channel. The last three panels are the '
+            'tokens before the last LayerNorm, after it, and after it with PE.',
             measure_heatmaps),
     Section('correlation', 'Counterbalance: correlation of tokens and PE', 'MPVG, figure 4',
             'Correlation of the normalised tokens with the PE added to them, by layer. The paper '
-            'finds it negative, and more so the deeper the layer, in layer-wise joinings. Under '
-            'default and share it is the correlation with PE through the LayerNorm of the tokens.',
-            measure_correlation, find_correlation),
+            'finds it negative in layer-wise joinings, and more so in deeper layers. Under default '
+            "and share, PE goes through the LayerNorm of the layer's tokens first.",
+            measure_correlation),
     Section('last_norm', 'The last LayerNorm', 'MPVG, figure 6',
-            'Its scale gamma and shift beta by channel. The paper finds that beta varies a lot '
-            'under PVG (0.2387), since beta has to take large channels back, and little under MPVG '
-            '(0.0193), where PE does.', measure_last_norm, find_last_norm),
+            'Its scale gamma and shift beta by channel. In the paper beta varies a lot under PVG '
+            '(variance 0.2387), because beta has to reduce large channels. Under MPVG it varies '
+            'little (0.0193), because PE reduces them.', measure_last_norm),
     Section('token_norms', 'Token norms over images', 'MPVG, figure 7',
-            "Each patch's norm before and after the last LayerNorm (with its PE term), over the "
-            'image. The paper finds that objects stand out more clearly under MPVG.',
+            'Norm of each patch before and after the last LayerNorm (with PE), over the image. In '
+            'the paper objects stand out more clearly under MPVG.',
             measure_token_norms),
     Section('attention_distance', 'Attention distance', 'ViT, appendix D.7',
-            'How far the heads look, one point a head: small is local, large is global.',
+            'How far each head looks, one point a head: small is local, large is global.',
             measure_distance),
     Section('attention', 'Attention maps', 'not in the papers',
-            'Where the class token looks or, without one, the patch in the middle (of every '
-            'window, where there are windows); averaged over the images.', measure_attention),
+            'Where the class token looks, averaged over the images; without a class token, where '
+            'the middle patch of the image or of each window looks.', measure_attention),
     Section('features', 'Feature maps', 'not in the papers',
-            'Norm of what the backbone hands to the heads, level by level, of the first images.',
+            'Norm of the maps that the backbone returns, by level, for the first images.',
             measure_features),
 )
 
 
 def measure(entries: list[LayerPE], record: Record) -> dict[str, tuple[Arrays, Numbers]]:
-    """The arrays and numbers of every section that has some, by its key."""
+    """Section key -> arrays and numbers, for the sections that this model has."""
     found = {section.key: section.measure(entries, record) for section in SECTIONS}
     return {key: parts for key, parts in found.items() if parts[0]}

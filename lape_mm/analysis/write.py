@@ -1,4 +1,4 @@
-"""A report's files: figures, arrays, the summary, and one page that has it all."""
+"""Writes a report: figures, arrays, a summary, and one page with all of them."""
 from __future__ import annotations
 
 import json
@@ -20,11 +20,11 @@ from .sections import SECTIONS, Arrays, Numbers, measure
 
 @dataclass(frozen=True)
 class Analysis:
-    """One model's part.
+    """What a report says about one model.
 
     Attributes:
         parts: a section's key -> its arrays and numbers.
-        settings: name -> text, for people.
+        settings: name -> text, for the table of settings.
     """
 
     parts: Mapping[str, tuple[Arrays, Numbers]]
@@ -33,13 +33,13 @@ class Analysis:
 
 def analyse(model: nn.Module, images: Sequence[Tensor], track: Track = iter,
             **settings: str) -> Analysis:
-    """Everything that is known of a model on some images.
+    """Measures a model on images.
 
     Args:
         model: a backbone of this package, or a model around one.
-        images: (3, H, W) each, as the backbone gets them (normalised), all of one size.
+        images: (3, H, W) each, of one size, normalised.
         track: see `record.record`.
-        settings: what else is to stand in the report about the model.
+        settings: more entries for the table of settings.
 
     Raises:
         ValueError: see `record.record`.
@@ -52,7 +52,7 @@ def analyse(model: nn.Module, images: Sequence[Tensor], track: Track = iter,
 
 
 def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
-    """What of a model's settings its position embedding depends on."""
+    """The settings of a model that its position embedding depends on."""
     encoder = find_encoder(model)
     grid = encoder.grid_of(size)
     ways = dict.fromkeys(WAYS, 0)
@@ -78,9 +78,9 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
     Args:
         models: label -> its analysis.
         pictures: (H, W, 3) each, 0..1, of the images.
-        out: folder, made if it is not there; files of an earlier report are replaced.
+        out: folder; it is made, and files of an earlier report are replaced.
         title: of the page.
-        track: yields the sections while it shows how far it is.
+        track: yields the sections and may show progress.
 
     Returns:
         the rows of the summary.
@@ -92,22 +92,21 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
                  if section.key in analysis.parts}
         if not parts:
             continue
-        numbers = {label: numbers for label, (_, numbers) in parts.items()}
         figure = draw(section.key, {label: arrays for label, (arrays, _) in parts.items()},
                       pictures)
         files = [f'{section.key}.png', f'{section.key}.pdf']
         for file in files:
-            # no date in a PDF: the same arrays give the same file
+            # without a date in the PDF, equal arrays give equal files
             figure.savefig(out / file, dpi=110,
                            metadata={'CreationDate': None} if file.endswith('pdf') else None)
-            figure.set_layout_engine('none')  # laid out once is enough
+            figure.set_layout_engine('none')  # do not lay it out twice
         kept: dict[str, Any] = {
             f'{plain(label)}.{name}': np.asarray(value, dtype=np.float32)
             for label, (arrays, _) in parts.items() for name, value in arrays.items()}
         np.savez_compressed(out / f'{section.key}.npz', **kept)
         rows.append(dict(key=section.key, title=section.title, paper=section.paper,
-                         meaning=section.meaning, found=section.find(numbers), figures=files,
-                         arrays=f'{section.key}.npz', numbers=numbers))
+                         meaning=section.meaning, figures=files, arrays=f'{section.key}.npz',
+                         numbers={label: numbers for label, (_, numbers) in parts.items()}))
     settings = {label: dict(analysis.settings) for label, analysis in models.items()}
     (out / 'summary.json').write_text(json.dumps(
         dict(title=title, models=settings, rows=rows), indent=1) + '\n')

@@ -1,7 +1,7 @@
-"""The parts that ViT-Adapter (ICLR 2023) puts beside a plain ViT; keys as in its release.
+"""The modules that ViT-Adapter (ICLR 2023) adds to a plain ViT; parameter names as released.
 
-A pyramid is the three maps of strides 8, 16 and 32 as one sequence, (B, h8 w8 + h16 w16 + h32 w32,
-C), finest first.
+A pyramid is the maps of strides 8, 16 and 32 as one sequence, finest first: (B, h8 w8 + h16 w16 +
+h32 w32, C).
 """
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from .deformable import DeformableAttention
 from .sampling import Shapes
 
-# of all maps: what the CPU's convolutions and pooling are made for; at a batch of one tokens become
-# maps without a copy
+# of all maps: fastest on the CPU, and tokens of a batch of one become maps without a copy
 LAYOUT = torch.channels_last
 
 
 class BatchNorm(nn.SyncBatchNorm):
-    """SyncBatchNorm on GPUs that train together, BatchNorm wherever that cannot run."""
+    """SyncBatchNorm on GPUs, BatchNorm on the CPU, where SyncBatchNorm cannot run."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if x.is_cuda else _BatchNorm.forward(self, x)
+        if x.is_cuda:
+            return super().forward(x)
+        return super(nn.SyncBatchNorm, self).forward(x)  # plain BatchNorm
 
 
 def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]:
@@ -37,7 +37,7 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
 
 def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
     """(B, sum of h * w, C) to maps (B, C, h, w), in `LAYOUT`."""
-    # unflattened first: strides of a batch of one, which can be anything, come out right so
+    # unflatten first: it gets the strides of a batch of one right
     return [level.unflatten(1, shape).permute(0, 3, 1, 2).contiguous(memory_format=LAYOUT)
             for level, shape in
             zip(tokens.split([height * width for height, width in shapes], dim=1), shapes)]
@@ -53,7 +53,7 @@ class SpatialPriorModule(nn.Module):
 
     Args:
         inplane: channels of its first convolution.
-        dim: channels C of the maps that it gives.
+        dim: channels C of the output maps.
     """
 
     def __init__(self, *, inplane: int, dim: int, in_channels: int = 3):
@@ -92,7 +92,7 @@ class DWConv(nn.Module):
 
 
 class ConvFFN(nn.Module):
-    """MLP over a pyramid with a depthwise convolution in its middle."""
+    """MLP over a pyramid, with a depthwise convolution between its layers."""
 
     def __init__(self, *, dim: int, hidden: int):
         super().__init__()
@@ -105,7 +105,7 @@ class ConvFFN(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Deformable attention of one normalised sequence to another."""
+    """Deformable attention from one normalised sequence to another."""
 
     def __init__(self, *, levels: int, dim: int, norm_eps: float, **attention):
         super().__init__()
@@ -114,12 +114,12 @@ class CrossAttention(nn.Module):
         self.attn = DeformableAttention(dim=dim, levels=levels, **attention)
 
     def attend(self, x: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
-        """What x, (B, Q, C), finds around its points in maps, (B, sum of h * w, C)."""
+        """Queries x, (B, Q, C), attend around their points to maps, (B, sum of h * w, C)."""
         return self.attn(self.query_norm(x), points, self.feat_norm(cells), shapes)
 
 
 class Injector(CrossAttention):
-    """ViT tokens look at the pyramid: ``x + gamma * attention``; gamma is zero at first."""
+    """ViT tokens attend to the pyramid: ``x + gamma * attention``, gamma initially zero."""
 
     def __init__(self, *, dim: int, **attention):
         super().__init__(levels=3, dim=dim, **attention)
@@ -131,7 +131,7 @@ class Injector(CrossAttention):
 
 
 class Extractor(CrossAttention):
-    """The pyramid looks at the ViT tokens, then passes a ConvFFN, which drop path may skip."""
+    """The pyramid attends to the ViT tokens; a ConvFFN with drop path follows."""
 
     def __init__(self, *, dim: int, norm_eps: float, ffn_ratio: float, drop_path: float,
                  **attention):
@@ -147,7 +147,7 @@ class Extractor(CrossAttention):
 
 
 class Interaction(nn.Module):
-    """What stands before and after some layers of the ViT; the last one has two extractors more."""
+    """An injector before some ViT layers, and one extractor after them, or three with ``extra``."""
 
     def __init__(self, *, extra: bool, dim: int, norm_eps: float, ffn_ratio: float,
                  drop_path: float, **attention):
@@ -161,12 +161,12 @@ class Interaction(nn.Module):
 
     @property
     def extractors(self) -> list[nn.Module]:
-        """All of them, in order."""
+        """All extractors, in order."""
         return [self.extractor, *(self.extra_extractors or ())]
 
 
 def init_adapter(module: nn.Module) -> None:
-    """The official initialisation; DeformableAttention comes after its own linear layers."""
+    """The official initialisation, to be applied children first."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=.02)
         nn.init.zeros_(module.bias)

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lape_mm.position import PositionPlan
 from lape_mm.registry import MODELS
@@ -30,7 +29,7 @@ STRIDE = 16
 class ImageToTokens(nn.Module):
     """The stem: a convolution, BatchNorm and max pooling to a quarter, then patches of 4 x 4.
 
-    There is no activation, as in the official ceit_model.py, whose names the children have.
+    Without activation, as in the official ceit_model.py. The children's names are the same.
 
     Args:
         in_channels: of the image.
@@ -56,8 +55,8 @@ class ImageToTokens(nn.Module):
 class LeFF(nn.Module):
     """Locally-enhanced feed-forward: an MLP with a depthwise 3x3 convolution over the patch grid.
 
-    What stands before the patches is returned as it came; the sum around this layer thus adds
-    ``norm2(cls)`` to the class token, as in the official code.
+    Prefix tokens pass unchanged; the residual sum therefore adds ``norm2(cls)`` to the class token,
+    as in the official code.
 
     Args:
         dim: channels C.
@@ -72,13 +71,13 @@ class LeFF(nn.Module):
         self.conv3, self.bn3 = nn.Conv2d(hidden, dim, 1), nn.BatchNorm2d(dim)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C), whose last tokens are the grid's h * w patches, to (B, T, C)."""
+        """(B, T, C) to (B, T, C); the last h * w tokens are the patches."""
         prefix = x.shape[1] - grid[0] * grid[1]
         y = x[:, prefix:].transpose(1, 2).unflatten(2, grid)
         y = F.gelu(self.bn1(self.conv1(y)))
         y = F.gelu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y)).flatten(2).transpose(1, 2)
-        # autocast leaves the two in different precisions
+        # under autocast the two dtypes differ
         return torch.cat([x[:, :prefix].to(y.dtype), y], dim=1) if prefix else y
 
 
@@ -94,7 +93,7 @@ class LeFFBlock(Block):
 
 
 class LayerwiseAttention(Block):
-    """LCA: one `Block` over what the layers say, of which only the last one asks."""
+    """LCA: a `Block` over one token per layer; the last layer's is the query."""
 
     def make_feed_forward(self, dim: int, hidden: int) -> None:
         self.feedforward = Mlp(dim, hidden)
@@ -105,11 +104,11 @@ class LayerwiseAttention(Block):
 
 
 class StillStatistics:
-    """Within, BatchNorms leave their running statistics as they are. May be entered again."""
+    """Context in which BatchNorms keep their running statistics; it can be reused."""
 
     def __init__(self, module: nn.Module):
         self.norms: list[Any] = [norm for norm in module.modules()
-                                 if isinstance(norm, _BatchNorm)]
+                                 if isinstance(norm, (nn.BatchNorm2d, nn.SyncBatchNorm))]
 
     def __enter__(self) -> None:
         self.before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
@@ -126,19 +125,18 @@ class StillStatistics:
 class CeiT(VisionTransformer):
     """CeiT with any joining, for classification.
 
-    Parameter names are those of the official checkpoints, whose ``i2t`` is ``patch_embed`` here.
-    After every layer the class token is noted; layer-wise class-token attention (LCA) over these
-    L vectors gives the result, through the last LayerNorm. LCA itself receives no PE.
+    Parameter names are those of the official checkpoints, except ``i2t``, here ``patch_embed``.
+    Layer-wise class-token attention (LCA) takes the class token after each of the L layers; the
+    last LayerNorm follows. LCA receives no PE.
 
-    The papers do not say what PVG and MPVG mean here, without a class token. Our choice: what is
-    noted after every layer is the mean of the tokens, LCA and all else stay, and what MPVG adds
-    after the last LayerNorm is averaged over the tokens.
+    The papers do not define PVG and MPVG here, where there is no class token. Our choice: LCA takes
+    the mean of each layer's tokens, and MPVG's last term is averaged over the tokens.
 
-    The last layer's patches reach nothing but, under a class token, the running statistics of its
-    LeFF, whose parameters then get gradients of zero. They stay: the checkpoints have them.
+    Under a class token, the last layer's patches reach no output, so that its LeFF gets gradients
+    of zero. It stays, because checkpoints hold it.
 
     Args:
-        arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio,
+        arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio,
             qkv_bias and stem_channels.
 
     The other arguments are as in `lape_mm.backbones.DeiT`, with a stride of 16.
@@ -165,22 +163,22 @@ class CeiT(VisionTransformer):
         self.freeze()
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """What is computed twice counts once in the running statistics."""
+        """Recomputation does not update running statistics a second time."""
         return lambda: (nullcontext(), StillStatistics(segment))
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
         x, grid, plan = self.embed(img)
-        noted = []
+        pooled = []
         for layer, block in enumerate(self.blocks):
             x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
-            noted.append(self.pool(x))
-        return (self.attend_layers(noted, plan),)
+            pooled.append(self.pool(x))
+        return (self.attend_layers(pooled, plan),)
 
-    def attend_layers(self, noted: list[Tensor], plan: PositionPlan) -> Tensor:
-        """What was noted after each layer, (B, C) each, through LCA and the last LayerNorm."""
-        # the last layer first: attention minds no order
-        x = (torch.stack(noted, dim=1) + self.pos_layer_embed).roll(1, dims=1)
-        x = self.lca(x, (1, len(noted)), num_queries=1)[:, 0]
+    def attend_layers(self, pooled: list[Tensor], plan: PositionPlan) -> Tensor:
+        """Each layer's pooled tokens, (B, C), through LCA and the last LayerNorm to (B, C)."""
+        # the last layer, the query, goes first: attention ignores the order
+        x = (torch.stack(pooled, dim=1) + self.pos_layer_embed).roll(1, dims=1)
+        x = self.lca(x, (1, len(pooled)), num_queries=1)[:, 0]
         return self.run_last_norm(
             x, None if plan.post_norm is None else self.pool(plan.post_norm))

@@ -1,4 +1,4 @@
-"""What backbones ask of their arguments; each error names the value and what is allowed."""
+"""Checks of the backbones' arguments. Each error names the value and the allowed ones."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,8 @@ from timm.layers import to_2tuple
 
 
 def is_count(value, least: int = 1) -> bool:
-    """Whether a value is a whole number of at least ``least``; True and False are none."""
+    """Whether a value is a whole number of at least ``least``, and not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def is_number(value) -> bool:
-    """Whether a value is a real number; True and False are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_count(name: str, value, least: int = 1) -> None:
@@ -25,35 +20,21 @@ def check_count(name: str, value, least: int = 1) -> None:
 
 def check_positive(name: str, value) -> None:
     """Raises ValueError unless a value is a number above 0."""
-    if not is_number(value) or not 0 < value < float('inf'):
+    if not isinstance(value, Real) or not 0 < float(value) < float('inf'):
         raise ValueError(f'{name}={value!r}: expected a number above 0')
 
 
 def check_rate(name: str, value) -> None:
     """Raises ValueError unless a value is a probability below 1."""
-    if not is_number(value) or not 0 <= value < 1:
+    if not isinstance(value, Real) or not 0 <= float(value) < 1:
         raise ValueError(f'{name}={value!r}: expected 0 <= rate < 1')
-
-
-def check_like(name: str, value, example) -> None:
-    """Raises ValueError unless a value is of the kind of an example, such as its default.
-
-    A whole number has to be at least 1, or 0 where the example is 0; another number above 0.
-    """
-    if isinstance(example, bool):
-        if not isinstance(value, bool):
-            raise ValueError(f'{name}={value!r}: expected True or False')
-    elif isinstance(example, int):
-        check_count(name, value, min(example, 1))
-    elif isinstance(example, float):
-        check_positive(name, value)
 
 
 def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
     """(h, w) in pixels.
 
     Raises:
-        ValueError: it is neither a side nor two, or there is no whole patch in it.
+        ValueError: for anything but one or two sides of at least a patch.
     """
     sides = tuple(to_2tuple(img_size))
     if len(sides) != 2 or not all(is_count(side, patch) for side in sides):
@@ -69,12 +50,13 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
     Args:
         arch: a name of ``known``, or a dict of the sizes.
         known: name -> sizes.
-        details: sizes that a dict may leave out, with their defaults.
-        needed: sizes that a dict must have.
+        details: optional sizes of a dict, with their defaults. Whole numbers are at least 1, or
+            0 if that is the default; other numbers are above 0.
+        needed: required sizes of a dict.
 
     Raises:
-        ValueError: names the unknown name or key, the missing key, what is no size, or heads that
-            do not divide C.
+        ValueError: for an unknown name or key, a missing key, a wrong size, or heads that do not
+            divide C.
     """
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in known:
@@ -85,12 +67,15 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
     if unknown or missing:
         what = (f'arch.{unknown[0]}={arch[unknown[0]]!r} is unknown' if unknown else
                 f'arch lacks {missing[0]!r}')
-        raise ValueError(f'{what}: expected a dict of {list(needed)} and, if need be, '
+        raise ValueError(f'{what}: expected a dict of {list(needed)} and optionally '
                          f'{list(details)}')
-    stagewise = {'depths', 'num_heads'} if 'depths' in needed else set()
     for key, value in arch.items():
-        for size in value if key in stagewise and isinstance(value, (list, tuple)) else [value]:
-            check_like(f'arch.{key}', size, details.get(key, 1))
+        example = details.get(key, 1)
+        for size in value if isinstance(value, (list, tuple)) else [value]:
+            if type(example) is int:
+                check_count(f'arch.{key}', size, min(example, 1))
+            elif type(example) is float:
+                check_positive(f'arch.{key}', size)
     heads = arch['num_heads'] if isinstance(arch['num_heads'], Sequence) else [arch['num_heads']]
     for stage, count in enumerate(heads):
         if (dim := arch['embed_dim'] * 2 ** stage) % count:
@@ -100,11 +85,11 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
 
 def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) \
         -> tuple[int, ...]:
-    """Numbers of layers or stages, counted from 0; none for None.
+    """The chosen layers or stages, counted from 0; () for None.
 
     Raises:
-        ValueError: unless they rise and end with the last one, without whose map parameters would
-            be left without a gradient.
+        ValueError: unless they rise and end with the last one; without its map, some parameters
+            would get no gradient.
     """
     if out_indices is None:
         return ()

@@ -1,4 +1,4 @@
-"""ViT-Lite, CVT and CCT of Compact-Transformers (arXiv 2104.05704), small ViTs for small images."""
+"""ViT-Lite, CVT and CCT (Compact-Transformers, arXiv 2104.05704): small ViTs for small images."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Tokenizer(nn.Module):
             (a convolution without bias, ReLU, max-pooling 3 x 3 with stride 2).
 
     Raises:
-        ValueError: for sizes that no convolution has.
+        ValueError: for an invalid kernel size or number of layers.
     """
 
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
@@ -71,10 +71,10 @@ class Tokenizer(nn.Module):
 
 
 class CompactBlock(EncoderLayer):
-    """The layer of Compact-Transformers, whose second norm replaces the stream.
+    """The layer of Compact-Transformers, whose second norm has no residual connection.
 
-    ``x <- x + MSA(LN(x) + pe)``, ``x <- LN(x)``, ``x <- x + MLP(x)``: no residual leads around the
-    norm in the middle. Keys and arithmetic are the official code's; the arguments are `Block`'s.
+    ``x <- x + MSA(LN(x) + pre_attn)``, ``x <- LN(x)``, ``x <- x + MLP(x)``, with the official
+    code's parameter names. The arguments are `Block`'s.
     """
 
     def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 2., qkv_bias: bool = False,
@@ -96,7 +96,7 @@ class CompactBlock(EncoderLayer):
 
     def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
                 pre_attn: Tensor | None = None, num_queries: int | None = None) -> Tensor:
-        """(B, T, C) and the layer's share of the plan to (B, T or num_queries, C), as `Block`."""
+        """(B, T, C) and the layer's entries of the plan to (B, T or num_queries, C), as `Block`."""
         if residual is not None:
             x = x + residual
         y = self.pre_norm(x)
@@ -109,19 +109,18 @@ class CompactBlock(EncoderLayer):
 class CompactTransformer(VisionTransformer):
     """ViT-Lite, CVT and CCT with any joining, for classification.
 
-    They differ in tokenizer and pooling. ViT-Lite has a class token where the joining is used with
-    one (default, share, unshare, LaPE), and averages its tokens under PVG and MPVG. CVT and CCT
-    have none: they weigh their tokens by a softmax over the tokens (``attention_pool``) and add
-    them up. There is no class token to drop under PVG and MPVG, on which the paper is silent, so
-    they keep this sequence pooling there, our choice; MPVG's last term comes before it.
+    They differ in tokenizer and pooling. ViT-Lite has a class token, or averages its tokens under
+    PVG and MPVG. CVT and CCT have no class token; they sum the tokens with softmax weights
+    (``attention_pool``). The papers do not define PVG and MPVG for them. Our choice: they keep this
+    sequence pooling, after MPVG's last term.
 
     Args:
-        arch: 'vit_lite_7_4', 'cvt_7_4', 'cct_7_3x1', or a dict of embed_dim, depth, num_heads and,
-            if need be, mlp_ratio, qkv_bias, kernel_size and conv_layers (see `Tokenizer`) and pool
+        arch: 'vit_lite_7_4', 'cvt_7_4', 'cct_7_3x1', or a dict of embed_dim, depth, num_heads and
+            optionally mlp_ratio, qkv_bias, kernel_size, conv_layers (see `Tokenizer`) and pool
             ('class' or 'sequence').
         position: 'learnable' (std 0.2 here), 'sincos_1d' (the official "sine") or 'sincos_2d'.
-        class_token: None for what the papers use with the joining; False with sequence pooling.
-        attn_drop_rate: of dropping an attention weight in training.
+        class_token: None for the papers' choice with the joining; False with sequence pooling.
+        attn_drop_rate: dropout of the attention weights.
 
     The other arguments are as in `lape_mm.backbones.DeiT`; the defaults are the official code's.
     """
@@ -146,7 +145,7 @@ class CompactTransformer(VisionTransformer):
                          kernel_size=sizes['kernel_size'], conv_layers=sizes['conv_layers'])
         super().__init__(
             sizes=sizes, img_size=img_size, stem=stem, stride=stem.stride,
-            # convolutions that overlap pad themselves
+            # overlapping convolutions pad themselves
             pad_to=1 if sizes['conv_layers'] else stem.stride,
             in_channels=in_channels, joining=joining, position=position, position_std=.2,
             class_token=False if sequence else class_token, block=CompactBlock,
@@ -163,7 +162,7 @@ class CompactTransformer(VisionTransformer):
         return nn.Parameter(torch.zeros(1, 1, self.embed_dim))
 
     def pool(self, x: Tensor) -> Tensor:
-        """(B, T, C) to (B, C): class token or mean, or the tokens weighed by `attention_pool`."""
+        """(B, T, C) to (B, C): class token, mean, or sum weighted by `attention_pool`."""
         if self.attention_pool is None:
             return super().pool(x)
         return (self.attention_pool(x).softmax(dim=1) * x).sum(dim=1)

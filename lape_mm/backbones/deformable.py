@@ -10,10 +10,10 @@ from .sampling import Shapes, level_sizes, sample
 
 
 def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
-    """The centres of all cells of some maps, level by level and row by row.
+    """The centres of all cells, level by level and row by row.
 
     Returns:
-        (1, sum of h * w, 1, 2), float32: x and y as shares of the map's width and height.
+        (1, sum of h * w, 1, 2), float32: x and y, relative to the map's width and height.
     """
     points = []
     for height, width in shapes:
@@ -27,15 +27,15 @@ def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
 class DeformableAttention(nn.Module):
     """Multi-scale deformable attention (Deformable DETR), as ViT-Adapter uses it.
 
-    Sampling locations and weights are kept in float32 whatever autocast says. Unlike mmcv's
-    module of a similar name it neither drops out nor adds the query.
+    Sampling locations and weights stay in float32 under autocast. Unlike mmcv's module, this one
+    has no dropout and does not add the query.
 
     Args:
         dim: channels C.
         num_heads: heads.
         levels: number of maps that are sampled.
-        points: samples a head takes of each map.
-        ratio: channels of the values, as a share of C.
+        points: samples per head and map.
+        ratio: channels of the values, relative to C.
     """
 
     def __init__(self, *, dim: int, num_heads: int, levels: int, points: int, ratio: float = 1.):
@@ -51,7 +51,7 @@ class DeformableAttention(nn.Module):
         self.output_proj = nn.Linear(inner, dim)
 
     def init_weights(self) -> None:
-        """Each head looks in a direction of its own, its points farther and farther away."""
+        """Gives each head its own direction, with points at growing distances."""
         nn.init.zeros_(self.sampling_offsets.weight)
         angles = torch.arange(self.num_heads) * (2 * math.pi / self.num_heads)
         ring = torch.stack([angles.cos(), angles.sin()], dim=-1)
@@ -68,12 +68,12 @@ class DeformableAttention(nn.Module):
             nn.init.zeros_(projection.bias)
 
     def forward(self, query: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
-        """Queries look at maps around their reference points.
+        """Queries attend to maps around their reference points.
 
         Args:
             query: (B, Q, C).
             points: (1, Q, 1, 2), see `reference_points`.
-            cells: of the maps, (B, sum of h * w, C), level by level.
+            cells: (B, sum of h * w, C), the maps level by level.
             shapes: (h, w) of each level.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What all transformers of this package share: position embedding, a joining, and its plan."""
+"""The base of all backbones: position embedding, a joining, and its plan."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,46 +27,42 @@ from .layers import EncoderLayer
 
 
 class Encoder(HubBackbone):
-    """Holds the PE tables and turns them into the plan that its layers carry out.
+    """Holds the PE tables and makes the plan that its layers apply.
 
-    A subclass makes the layers, each with the norm of PE that the joining gives it, and lists them
-    as `layers_in_order`.
-
-    Of mmengine's BaseModule it has what the toolboxes ask a backbone for, ``init_cfg`` and
-    `init_weights`; to import that class costs more than all of this package does.
+    A subclass builds the layers, each with its norm from the joining, and lists them in
+    `layers_in_order`. The class provides ``init_cfg`` and `init_weights` like mmengine's
+    BaseModule, which is slow to import.
 
     Args:
         in_channels: of the images.
-        img_size: side or (h, w), in pixels, whose grid the PE tables cover. Other sizes are taken
-            as well: PE is resized to their grid.
-        stride: side, in pixels, of what becomes a token; no image may be smaller.
-        pad_to: images are padded to multiples of it; None for the stride.
-        dims: channels of each layer, L entries.
+        img_size: side or (h, w), in pixels, of the PE tables' grid. PE is resized for other images.
+        stride: side of a token's patch, in pixels; the smallest image.
+        pad_to: images are padded to its multiples; None for the stride.
+        dims: channels of the L layers.
         joining, class_token: see `lape_mm.position.build_joining`.
         position: a kind of PE table, see `lape_mm.position.position_table`; None for no table.
         more_tokens: prefix tokens beside the class token.
         position_std: standard deviation of a learnable PE at first.
         interpolation: how PE is resized, 'bicubic' or 'bilinear'.
         norm_eps: of every LayerNorm.
-        last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds
-            something after it.
-        drop_path_rate: rises linearly from 0 in the first layer to this in the last.
-        with_cp: what is recomputed in the backward pass to save memory. False: nothing. True: all
-            layers, with ViT-Adapter's injectors and extractors. 'adapter', which ViT-Adapter alone
-            takes: only those injectors and extractors.
-        frozen: the transformer takes no gradient and stays in evaluation mode.
+        last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds PE
+            after it.
+        drop_path_rate: of the last layer; rises linearly from 0 in the first.
+        with_cp: gradient checkpointing. True recomputes all layers in the backward pass, with
+            ViT-Adapter's injectors and extractors; 'adapter' (ViT-Adapter) those two alone.
+        frozen: the transformer gets no gradient and stays in evaluation mode.
         init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
             `lape_mm.checkpoints.load_backbone`.
 
     Attributes:
-        joining: what makes the plan; without its `post_norm` where there is no last LayerNorm.
-        grid: (h, w) in tokens that the tables cover.
-        num_prefix_tokens: prefix slots of the tables. ViT-Adapter keeps the class token's slot and
-            has no such token, see `prefix_tokens`.
-        table_names: parameters that hold the tables.
+        joining: makes the plan; has no ``post_norm`` if there is no last LayerNorm.
+        grid: (h, w) of the tables, in tokens.
+        num_prefix_tokens: prefix slots of the tables. ViT-Adapter keeps the class token's slot
+            without such a token, see `prefix_tokens`.
+        table_names: parameter names of the tables.
         norm: the last LayerNorm, or None.
         last_pe_norm: the norm of the plan's ``post_norm``, or None.
-        folded: None, or the constants of a plan, see `lape_mm.backbones.fold`.
+        folded: a constant plan, see `lape_mm.backbones.fold`, or None.
     """
 
     checkpointing: tuple[bool | str, ...] = (False, True)
@@ -103,7 +99,7 @@ class Encoder(HubBackbone):
         count = self.joining.num_tables(self.depth) if position else 0
         if count > 1 and position != 'learnable':
             raise ValueError(f'position={position!r}: a table for each layer (unshare) has to be '
-                             "learned, expected 'learnable'")
+                             "'learnable'")
         self.table_names = (['pos_embed'] if count == 1 else
                             [f'pos_embed{layer}' for layer in range(count)])
         for name in self.table_names:
@@ -122,24 +118,29 @@ class Encoder(HubBackbone):
         """The L layers."""
         raise NotImplementedError
 
+    def layer_names(self) -> list[str]:
+        """The layers' module names, such as 'blocks.0'."""
+        names = {module: name for name, module in self.named_modules()}
+        return [names[layer] for layer in self.layers_in_order()]
+
     def prefix_tokens(self) -> list[Tensor]:
-        """What stands before the patches, (1, 1, C) each; none by default."""
+        """Tokens before the patches, (1, 1, C) each; none by default."""
         return []
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters of the transformer alone, as a classification model has it."""
+        """Names and parameters of the transformer that a classification model shares."""
         return self.named_parameters()
 
     def grid_of(self, img_size: Sequence[int]) -> tuple[int, int]:
-        """The grid (h, w) of the first layer's tokens for an image of (h, w) pixels."""
+        """The first layer's token grid (h, w) for an image of (h, w) pixels."""
         height, width = (-(-(side + -side % self.pad_to) // self.stride) for side in img_size)
         return height, width
 
     def pad_image(self, images: Tensor) -> Tensor:
-        """Images, (B, in_channels, H, W), padded with zeros at the bottom and right.
+        """Pads images, (B, in_channels, H, W), with zeros at the bottom and right.
 
         Raises:
-            ValueError: for what `forward` would not, or not rightly, encode.
+            ValueError: for a wrong shape or dtype, or images smaller than a patch.
         """
         if images.dim() != 4 or images.shape[1] != self.in_channels \
                 or not images.is_floating_point():
@@ -154,13 +155,12 @@ class Encoder(HubBackbone):
     def plan(self, grid: tuple[int, int]) -> PositionPlan:
         """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
 
-        It is made anew in every forward, so that no change of a weight can leave it stale, unless
-        the model is folded.
+        Made anew in every forward, so that it is never stale, unless the model is folded.
         """
         return self.make_plan(grid) if self.folded is None else self.folded(grid)
 
     def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
-        """The plan from the weights, see `plan`."""
+        """Makes the plan from the weights."""
         if not self.table_names:
             nothing = (None,) * self.depth
             return PositionPlan(nothing, nothing, nothing)
@@ -169,7 +169,7 @@ class Encoder(HubBackbone):
                                  self.last_pe_norm, self.carry(grid))
 
     def carry(self, grid: tuple[int, int]) -> Carry:
-        """What carries PE from layer to layer where the grid changes, see `Joining.plan`."""
+        """How PE crosses to another grid between layers, see `JoiningProtocol.plan`."""
         return {}
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:
@@ -180,7 +180,7 @@ class Encoder(HubBackbone):
                 for name in self.table_names]
 
     def maybe_checkpoint(self, segment: nn.Module, *args, **kwargs) -> Any:
-        """``segment(...)``, computed again in the backward pass where ``with_cp`` says so."""
+        """``segment(...)``, recomputed in the backward pass if ``with_cp`` says so."""
         spared = self.with_cp == 'adapter' and isinstance(segment, EncoderLayer)
         if not self.with_cp or spared or not torch.is_grad_enabled():
             return segment(*args, **kwargs)
@@ -188,11 +188,11 @@ class Encoder(HubBackbone):
                           context_fn=self.checkpoint_contexts(segment), **kwargs)
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """What makes the contexts of the forward pass and of its repetition."""
+        """Makes the contexts of the forward pass and of its recomputation."""
         return noop_context_fn
 
     def run_last_norm(self, x: Tensor, post_norm: Tensor | None = None) -> Tensor:
-        """(..., C) through the last LayerNorm, with what the plan adds after it."""
+        """The last LayerNorm, if there is one, then ``post_norm``."""
         if self.norm is not None:
             x = self.norm(x)
         return x if post_norm is None else x + post_norm
@@ -202,26 +202,31 @@ class Encoder(HubBackbone):
         return x[:, self.num_prefix_tokens:].mean(dim=1)
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that take no weight decay beside biases and norms, as in DeiT."""
+        """Parameters without weight decay, beside biases and norms, as in DeiT."""
         return {'pos_embed', 'cls_token'}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The depth of a parameter, for learning rates that decay from layer to layer.
+        """The depth of a parameter, for layer-wise learning rates; mmpretrain's signature.
 
         Args:
             param_name: name of a parameter, starting with ``prefix``.
-            prefix: what stands before the backbone's own names, such as 'backbone.'.
+            prefix: of the backbone's names, such as 'backbone.'.
 
         Returns:
-            depth and number of depths, L + 2: 0 for the embeddings, l + 1 for layer l with its PE
-            norm, and L + 1, which does not decay, for all else. mmpretrain's signature.
+            the depth, and the number of depths, L + 2. The depth is 0 for the embeddings, l + 1
+            for layer l with its PE norm, and L + 1 for the rest.
         """
-        raise NotImplementedError
+        name = param_name.removeprefix(prefix)
+        if name.split('.')[0] in ('patch_embed', 'cls_token', 'dist_token', *self.table_names):
+            return 0, self.depth + 2
+        own_layer = (layer for layer, start in enumerate(self.layer_names())
+                     if name.startswith(f'{start}.'))
+        return next(own_layer, self.depth) + 1, self.depth + 2
 
     def freeze(self) -> None:
-        """With ``frozen``, no parameter takes a gradient that is there when this is called.
+        """With ``frozen``, freezes the modules built so far.
 
-        A subclass calls it once its transformer is complete; what it adds later is trained.
+        A subclass calls it when its transformer is complete. Later modules are trained.
         """
         if self.frozen:
             self.frozen_children = {name for name, _ in self.named_children()}
@@ -231,7 +236,7 @@ class Encoder(HubBackbone):
     def train(self, mode: bool = True) -> Encoder:
         if mode and self.folded is not None:
             raise RuntimeError('a folded model cannot be trained: its position embedding is '
-                               'constant. Train the model that it was folded from')
+                               'constant. Train the unfolded model')
         super().train(mode)
         if self.frozen:
             for name, child in self.named_children():
@@ -240,12 +245,14 @@ class Encoder(HubBackbone):
         return self
 
     def init_weights(self) -> None:
-        """Loads what ``init_cfg`` names; all else was initialised on construction."""
+        """Loads the checkpoint of ``init_cfg``; the constructor initialised everything else."""
         if self.init_cfg:
+            if not isinstance(self.init_cfg, Mapping):
+                raise ValueError(f'init_cfg={self.init_cfg!r}: expected dict(checkpoint=PATH)')
             options = dict(self.init_cfg)
             if (kind := options.pop('type', 'Pretrained')) != 'Pretrained':
                 raise ValueError(f"init_cfg.type={kind!r}: expected 'Pretrained'")
-            # by the registry: loading is the room above, which knows the backbones
+            # through the registry, because checkpoints/ imports backbones/
             WEIGHT_INITIALIZERS.build(dict(type='lape_mm.BackboneWeights', **options))(self)
 
 

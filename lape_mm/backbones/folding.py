@@ -1,6 +1,6 @@
-"""Folding: for images of one size the plan is a set of constants, and what made it can go.
+"""Folding: turns the PE plan into constants for one image size.
 
-This is the only cache of a plan that there is.
+Nothing else caches a plan.
 """
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class FoldedPlan(nn.Module):
         self.register_load_state_dict_pre_hook(refuse_unfolded)
 
     def forward(self, grid: tuple[int, int]) -> PositionPlan:
-        """The plan.
-
-        Raises:
-            ValueError: for another grid than the one that it was folded for.
-        """
+        """The plan; ValueError for another grid."""
         if tuple(grid) != self.grid:
             raise ValueError(f'folded for {self.grid[0]} x {self.grid[1]} tokens, got '
                              f'{grid[0]} x {grid[1]}: fold the model for that image size')
@@ -52,7 +48,7 @@ class FoldedPlan(nn.Module):
 
 
 def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> None:
-    """Raises RuntimeError for weights without the plan: mmengine would only warn of them."""
+    """Raises RuntimeError for weights without the plan; mmengine would only warn."""
     if lacking := [name for name, _ in plan.named_buffers() if prefix + name not in state_dict]:
         raise RuntimeError(f'this model is folded, and the weights are those of an unfolded one '
                            f'({prefix}{lacking[0]} is missing): load them first, then fold')
@@ -60,26 +56,25 @@ def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> No
 
 @torch.no_grad()
 def fold(model: Model, img_size: int | Sequence[int]) -> Model:
-    """A copy of a model, in evaluation mode, whose position embedding is constant.
+    """Copies a model in evaluation mode, with constant position embedding.
 
     Args:
-        model: a backbone of this package, or a classifier, detector or segmenter around some.
-        img_size: side or (h, w), in pixels, of all images that the copy will see, as they enter
-            the backbone (that is, after a data preprocessor has padded them).
+        model: a backbone of this package, or a model that contains one.
+        img_size: side or (h, w), in pixels, of the images that enter the backbone, after any
+            padding by a data preprocessor.
 
     Returns:
         the copy. It refuses other sizes (ValueError), training mode and weights of an unfolded
         model (RuntimeError).
 
     Raises:
-        ValueError: there is no backbone of ours in the model, it is folded already, or the size is
-            none.
+        ValueError: the model has no backbone of this package or is folded, or the size is invalid.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     if not encoders:
         raise ValueError(f'fold: {type(model).__name__} has no backbone of lape_mm')
     if any(encoder.folded is not None for encoder in encoders):
-        raise ValueError('fold: the model is folded already; fold the one that it came from')
+        raise ValueError('fold: the model is folded already; fold the original')
     model = copy.deepcopy(model).eval()
     for encoder in [module for module in model.modules() if isinstance(module, Encoder)]:
         grid = encoder.grid_of(image_sides(img_size, encoder.stride))

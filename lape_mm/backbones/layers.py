@@ -1,4 +1,4 @@
-"""Attention and the pre-norm transformer block that all plain ViTs of this package share."""
+"""Attention and the pre-norm transformer block of the plain ViTs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,21 +14,18 @@ COMPILED = compiled()
 
 
 def to_output(level: Tensor) -> Tensor:
-    """A map, (B, C, h, w), as it leaves a backbone, in any memory layout.
+    """Makes a map, (B, C, h, w), contiguous for mmcv's compiled operators.
 
-    mmcv's compiled RoIAlign misreads channels-last maps without an error: it gets contiguous ones.
+    mmcv's RoIAlign silently misreads channels-last maps.
     """
     return level.contiguous() if COMPILED else level
 
 
 class EncoderLayer(nn.Module):
-    """What an encoder's layers have in common.
-
-    Its forward takes what `lape_mm.position.PositionPlan.layer` gives, and adds it.
+    """Base of an encoder's layers; forward applies the entries of `PositionPlan.layer`.
 
     Attributes:
-        pe_norm: the layer's own norm of PE, or None. It is registered here, because checkpoints
-            want it here; the joining applies it.
+        pe_norm: the layer's norm of PE, or None. Checkpoints hold it here; the joining applies it.
     """
 
     pe_norm: nn.Module | None
@@ -36,17 +33,17 @@ class EncoderLayer(nn.Module):
 
     @property
     def attention_norm(self) -> nn.LayerNorm:
-        """The attention's pre-norm, to whose output PE is added; checkpoints name it variously."""
+        """The attention's pre-norm, whatever its checkpoints call it."""
         return self.norm1
 
 
 class Attention(nn.Module):
     """Multi-head self-attention, over all tokens or over windows of the patch grid.
 
-    Keys as in DeiT: ``qkv`` (rows ordered q, k, v, each split head by head) and ``proj``.
+    Parameter names are DeiT's: ``qkv`` (rows in the order q, k, v, each head by head), ``proj``.
 
-    Windows follow the official ViT-Adapter (detection): q, k and v are made first and then padded
-    with zeros to whole windows, so that padded positions stay in the softmax as keys of logit 0.
+    Windows follow the official ViT-Adapter (detection): q, k and v are padded with zeros to whole
+    windows, so that padded positions stay in the softmax as keys with logit 0.
 
     Args:
         dim: channels C.
@@ -54,8 +51,8 @@ class Attention(nn.Module):
         qkv_bias: whether ``qkv`` has a bias.
         window_size: side of the windows in tokens; None for global attention.
         drop: probability of dropping an attention weight in training.
-        bias_table, pe_norm: of a relative position bias, see `lape_mm.position.embedding`. They
-            are registered here, because checkpoints want them here; the plan reads them.
+        bias_table, pe_norm: of a relative position bias, see `lape_mm.position.embedding`.
+            Checkpoints hold them here; the plan reads them.
     """
 
     def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool = True,
@@ -70,10 +67,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, grid: tuple[int, int], attn_bias: Tensor | None = None,
                 num_queries: int | None = None) -> Tensor:
-        """(B, T, C) to (B, T, C); with windows, T is exactly the grid's h * w.
+        """(B, T, C) to (B, T, C); with windows, T is the grid's h * w.
 
         ``attn_bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
-        ``num_queries`` the first so many tokens alone attend, to all: (B, num_queries, C).
+        ``num_queries``, only the first tokens are queries: (B, num_queries, C).
         """
         qkv = self.qkv(x)
         mix = (self._attend(qkv, attn_bias, num_queries) if self.window_size is None else
@@ -96,7 +93,7 @@ class Attention(nn.Module):
         bottom, right = -height % side, -width % side
         qkv = F.pad(qkv.unflatten(1, grid), (0, 0, 0, right, 0, bottom))
         rows, columns = (height + bottom) // side, (width + right) // side
-        # channels are named throughout: in an empty batch -1 could be anything
+        # no -1 in these shapes: it is ambiguous for an empty batch
         qkv = qkv.reshape(batch, rows, side, columns, side, channels).transpose(2, 3)
         mix = self._attend(qkv.reshape(batch * rows * columns, side * side, channels))
         mix = mix.reshape(batch, rows, columns, side, side, channels // 3).transpose(2, 3)
@@ -105,14 +102,14 @@ class Attention(nn.Module):
 
 
 class Block(EncoderLayer):
-    """Pre-norm transformer block that takes the layer's share of the PE plan.
+    """Pre-norm transformer block with the layer's entries of the PE plan.
 
     ``x + MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper).
 
     Args:
         dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
-        drop_path: probability of dropping a residual branch, a sample at a time.
-        layer_scale: adds ``gamma1`` and ``gamma2``, (C,) each and ones at first.
+        drop_path: probability of dropping a residual branch, per sample.
+        layer_scale: adds ``gamma1`` and ``gamma2``, (C,) each, initially ones.
         pe_norm: the joining's norm of PE for this layer, or None.
         attention: further arguments of `Attention`.
     """
@@ -134,9 +131,9 @@ class Block(EncoderLayer):
     def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
                 pre_attn: Tensor | None = None, attn_bias: Tensor | None = None,
                 num_queries: int | None = None) -> Tensor:
-        """(B, T, C) and the layer's share of the plan to (B, T, C).
+        """(B, T, C) and the layer's entries of the plan to (B, T, C).
 
-        With ``num_queries`` only the first so many tokens are computed, (B, num_queries, C).
+        With ``num_queries``, only the first tokens are computed: (B, num_queries, C).
         """
         if residual is not None:
             x = x + residual
@@ -146,14 +143,14 @@ class Block(EncoderLayer):
         return self.add(x, self.feed_forward(self.norm2(x), grid), self.gamma2)
 
     def make_feed_forward(self, dim: int, hidden: int) -> None:
-        """Registers what `feed_forward` runs, under its checkpoints' name."""
+        """Registers the modules of `feed_forward`, named as in checkpoints."""
         self.mlp = Mlp(dim, hidden)
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) to (B, T, C), position by position."""
+        """(B, T, C) to (B, T, C), token by token."""
         return self.mlp(x)
 
     def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
-        """The stream, (B, T, C), with what a branch adds."""
+        """Adds a branch to the residual stream, (B, T, C)."""
         branch = self.drop_path(branch)
         return x + branch if gamma is None else torch.addcmul(x, gamma, branch.to(x.dtype))

@@ -1,4 +1,4 @@
-"""Sampling of maps for deformable attention: mmcv's CUDA op where it is there, else PyTorch."""
+"""Sampling for deformable attention, by mmcv's CUDA op if available, else PyTorch."""
 from __future__ import annotations
 
 from functools import cache
@@ -20,12 +20,12 @@ def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
 
 
 def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Deformable attention's sampling with grid_sample alone, which exporters and all devices know.
+    """Samples by grid_sample, which all exporters and devices support.
 
     Args:
         value: (B, sum of h * w, heads, D), level by level.
         shapes: (h, w) of each level.
-        locations: (B, Q, heads, levels, points, 2): x, y as shares of the map's width and height.
+        locations: (B, Q, heads, levels, points, 2): x, y relative to the map's width and height.
         weights: (B, Q, heads, levels, points), adding up to 1 over levels and points.
 
     Returns:
@@ -53,24 +53,23 @@ def by_bag(entries: Tensor) -> Tensor:
 def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
     """The four cells around each sample of bilinear sampling.
 
-    A bag is what one head of one query takes. All of it has the N = B * Q * heads bags last, so
-    that elementwise arithmetic runs along them, and avoids comparisons, which CPUs vectorise badly.
+    A bag is all samples of one head of one query. The N = B * Q * heads bags come last, so that
+    elementwise arithmetic runs along them. Comparisons are avoided, as CPUs vectorise them badly.
 
     Args:
         shapes, locations: see `sample_grid`.
         cells: number of cells in all levels, sum of h * w.
 
     Returns:
-        rows of a (B * cells * heads, D) table of values, int32, (2, 2, levels, points, N), by the
-        lower and higher y and the lower and higher x; and for the lower and the higher cell, x and
-        y, (2, 2, levels, points, N), their shares, 0 beyond the map, and whether they are within
-        it, 1 or 0.
+        three tensors (2, 2, levels, points, N). Rows, int32, of a (B * cells * heads, D) table of
+        values, by lower and higher y and lower and higher x. Shares of the lower and higher cell in
+        x and y, 0 outside the map. Whether those cells are inside, 1 or 0.
     """
     batch, queries, heads = locations.shape[:3]
     sizes = level_sizes(shapes, locations.device)
     size = sizes[:, :2].t()[..., None, None]
     position = (by_bag(locations) * size).sub_(.5)
-    # infinite is only beyond the border; NaN reads some row, and weighs it with NaN
+    # infinity lies beyond the border; NaN reads any row, with weight NaN
     position = torch.minimum(position.clamp_(min=-2), (size + 1).to(position))
     low = position.nan_to_num(0).floor_()
     share = position.sub_(low)
@@ -88,10 +87,10 @@ def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, T
 
 
 class SampleRows(torch.autograd.Function):
-    """Bilinear sampling as weighted sums of a table's rows, torch's embedding_bag; on the CPU.
+    """Samples on the CPU by torch's embedding_bag: weighted sums of a table's rows.
 
-    Takes and gives what `sample_grid` does, all of one type. Nothing is kept of the four neighbours
-    of each sample: the backward pass makes them again. It can be differentiated once.
+    Arguments and result are those of `sample_grid`, of one dtype. The backward pass recomputes the
+    neighbours of each sample. Only first derivatives exist.
     """
 
     CHUNK = 2 ** 13  # rows gathered at once in the backward pass: 1 MB of 32 channels
@@ -134,7 +133,7 @@ class SampleRows(torch.autograd.Function):
 
     @staticmethod
     def scatter(grad: Tensor, rows: Tensor, parts: Tensor, count: int) -> Tensor:
-        """The gradient, (count, D), of a table: the same sum the other way round.
+        """The gradient of the table, (count, D).
 
         From the bags' gradient, (N, D), and the rows and parts of `forward`, (..., N).
         """
@@ -147,11 +146,11 @@ class SampleRows(torch.autograd.Function):
 
     @staticmethod
     def products(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
-        """The bags' gradient, (N, D), times each row that the bag took: shaped like ``rows``."""
+        """Dot products of the bags' gradient, (N, D), with their rows; shaped like ``rows``."""
         shape, rows = rows.shape, rows.flatten(0, 3).t().contiguous()
         found = table.new_empty(rows.shape)
         count, each = rows.shape
-        # in one piece where a compiler would unroll the loop
+        # one piece under a compiler, which would unroll the loop
         step = count if torch.compiler.is_compiling() else max(1, SampleRows.CHUNK // each)
         gathered = table.new_empty(step * each, table.shape[1])
         for first in range(0, count, step):
@@ -164,24 +163,23 @@ class SampleRows(torch.autograd.Function):
 
 
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Deformable attention's sampling by what is quickest: mmcv's CUDA op, rows, or the grid.
+    """Samples by the fastest available way; arguments and result as in `sample_grid`.
 
-    mmcv's op is taken where it was compiled for CUDA and the values are float32. Arguments and
-    result are those of `sample_grid`.
+    mmcv's CUDA op takes float32 alone.
     """
-    # FLOP counters trace, and a trace cannot look into a Function of Python
+    # a trace, as of FLOP counters, cannot look into a Python autograd function
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
         return SampleRows.apply(value, shapes, locations, weights)
-    # mmcv's op takes no empty batch, and compilers cannot look into it
+    # mmcv's op refuses an empty batch, and compilers cannot look into it
     usable = (value.is_cuda and value.dtype == torch.float32 and len(value)
               and not torch.compiler.is_compiling())
     op = mmcv_cuda_op() if usable else None
     if op is None:
         return sample_grid(value, shapes, locations, weights)
     width, height, start = level_sizes(shapes, value.device).unbind(1)
-    # its step must divide the batch, hence the batch itself
+    # its step must divide the batch: take the batch itself
     return op.apply(value.contiguous(), torch.stack([height, width], dim=1), start.contiguous(),
                     locations.contiguous(), weights.contiguous(), len(value))
 
@@ -190,8 +188,7 @@ def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) ->
 def mmcv_cuda_op() -> type[torch.autograd.Function] | None:
     """mmcv's deformable attention; None unless it was compiled for CUDA.
 
-    Builds for the CPU alone and `lape_mm.mmcv_ext` have the function too, and answer 'not
-    available' here.
+    CPU builds and `lape_mm.mmcv_ext` have the function too, but no CUDA version.
     """
     try:
         from mmcv.ops import get_compiling_cuda_version

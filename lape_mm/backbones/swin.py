@@ -1,4 +1,4 @@
-"""Swin with any joining: windows that shift from layer to layer, and a grid that shrinks."""
+"""Swin with any joining: shifted windows, and a token grid that shrinks from stage to stage."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ JOININGS = {'pvg': Joining(first_layer=0), 'mpvg': Joining(first_layer=0, last=0
 
 
 def stage_grids(grid: tuple[int, int], stages: int) -> list[tuple[int, int]]:
-    """The grids (h, w) of the stages: each half of the one before, rounded up."""
+    """The grids (h, w) of the stages, each half of the previous one, rounded up."""
     height, width = grid
     return [(-(-height // 2 ** stage), -(-width // 2 ** stage)) for stage in range(stages)]
 
@@ -40,29 +40,28 @@ def stage_grids(grid: tuple[int, int], stages: int) -> list[tuple[int, int]]:
 class Swin(Encoder):
     """Swin Transformer (ICCV 2021) with any joining, for classification and dense prediction.
 
-    Parameter names are those of the official checkpoints, but for the table, ``pos_embed`` here;
-    the norms of PE are ``layers.I.blocks.J.pe_norm`` and ``last_pe_norm``. The relative position
-    bias is there with every joining. There is no class token: the last map is averaged, after the
-    last LayerNorm and what PE adds to it.
+    Parameter names are those of the official checkpoints, except the table, here ``pos_embed``.
+    Norms of PE are ``layers.I.blocks.J.pe_norm`` and ``last_pe_norm``. Every joining keeps the
+    relative position bias. There is no class token: the last map is averaged, after the last
+    LayerNorm and ``post_norm``.
 
-    With the names 'pvg' and 'mpvg' the first layer's attention receives PE too, in Swin alone, as
-    the MPVG paper has it. PE crosses to the next stage's grid through the tokens' own
-    `PatchMerging`, norm and all; so does the table itself on its way to MPVG's last term, without
-    any PE norm. The papers do not say so, but it is the choice that their parameter counts leave:
-    merging parameters of PE's own would show in them. Under 'share' the table is merged likewise.
+    Under 'pvg' and 'mpvg' the first layer's attention receives PE too, in Swin alone, as in the
+    MPVG paper. PE crosses to the next stage through the tokens' own `PatchMerging`. So does the
+    table for MPVG's last term, without norms of PE, and under 'share'. The papers do not say so,
+    but their parameter counts leave no merging weights for PE alone.
 
     Args:
-        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depths, num_heads (a number a stage
-            each) and, if need be, mlp_ratio, qkv_bias and window_size.
-        img_size: see `lape_mm.backbones.DeiT`. A stage whose map of such an image is smaller than
-            the window has windows of the map's size.
+        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depths, num_heads (one number per
+            stage each) and optionally mlp_ratio, qkv_bias and window_size.
+        img_size: see `lape_mm.backbones.DeiT`. Windows are no larger than a stage's map of such an
+            image.
         joining: 'default', 'share', 'lape', 'pvg', 'mpvg', or a dict of the settings of
             `lape_mm.position.Joining`.
-        position: 'learnable', 'sincos_1d' or 'sincos_2d'; None for no table, as the official Swin
-            has it, with joining 'default' alone.
-        out_indices: None for the pooled vector; otherwise the stages, the last one among them,
-            whose maps are returned. The others' maps go through a LayerNorm of their own,
-            ``norm{stage}``, as in mmdet.
+        position: 'learnable', 'sincos_1d' or 'sincos_2d'; None for no table, as in the official
+            Swin, with joining 'default' alone.
+        out_indices: None for the pooled vector; otherwise stages, ending with the last one, whose
+            maps are returned. The other maps pass a LayerNorm of their own, ``norm{stage}``, as
+            in mmdet.
 
     The other arguments are as in `DeiT`.
     """
@@ -73,8 +72,12 @@ class Swin(Encoder):
                  drop_path_rate: float = 0., interpolation: str = 'bicubic',
                  norm_eps: float = 1e-5, with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
-        sizes = check_stages(resolve_arch(arch, ARCHS, DETAILS, needed=NEEDED))
-        depths = tuple(sizes['depths'])
+        sizes = resolve_arch(arch, ARCHS, DETAILS, needed=NEEDED)
+        depths, heads = sizes['depths'], sizes['num_heads']
+        if not isinstance(depths, Sequence) or not isinstance(heads, Sequence) \
+                or len(depths) != len(heads):
+            raise ValueError(f'arch: depths={depths!r} and num_heads={heads!r}: expected one '
+                             'number for each stage in both')
         check_count('patch_size', patch_size)
         check_count('in_channels', in_channels)
         dims = [sizes['embed_dim'] * 2 ** stage for stage in range(len(depths))]
@@ -84,28 +87,28 @@ class Swin(Encoder):
             joining=JOININGS.get(joining, joining) if isinstance(joining, str) else joining,
             position=position, drop_path_rate=drop_path_rate, interpolation=interpolation,
             norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
-        self.depths = depths
+        self.depths = tuple(depths)
         if self.joining.num_tables(self.depth) > 1:
             allowed = ', '.join(repr(name) for name in PRESETS if name != 'unshare')
-            raise ValueError(f"joining={joining!r}: a table a layer has one grid, but Swin's grid "
+            raise ValueError(f"joining={joining!r}: tables per layer have one grid, but Swin's "
                              f'shrinks; expected one of {allowed}, or a dict of settings')
         if not self.table_names and self.joining != Joining():
-            raise ValueError(f'position=None leaves joining={joining!r} nothing to deliver: '
-                             f"expected joining='default', or a position of {KINDS}")
+            raise ValueError(f'position=None with joining={joining!r}: expected '
+                             f"joining='default', or a position of {KINDS}")
         norm = partial(nn.LayerNorm, eps=norm_eps)
         self.patch_embed = PatchEmbed(
             img_size=None, patch_size=patch_size, in_chans=in_channels, embed_dim=dims[0],
             norm_layer=norm, output_fmt='NHWC')
         self.layers = nn.ModuleList()
         grids = stage_grids(self.grid, len(depths))
-        for dim, heads, grid, layers in zip(dims, sizes['num_heads'], grids, self.stage_layers()):
+        for dim, num_heads, grid, layers in zip(dims, heads, grids, self.stage_layers()):
             window = min(grid[0], sizes['window_size']), min(grid[1], sizes['window_size'])
-            blocks = [SwinBlock(dim=dim, num_heads=heads, window=window, shifted=index % 2 == 1,
+            blocks = [SwinBlock(dim=dim, num_heads=num_heads, window=window, shifted=index % 2 == 1,
                                 mlp_ratio=sizes['mlp_ratio'], qkv_bias=sizes['qkv_bias'],
                                 norm_eps=norm_eps, drop_path=self.drop_path_rates[layer],
                                 pe_norm=self.joining.pe_norm(layer, dim=dim, eps=norm_eps))
                       for index, layer in enumerate(layers)]
-            # timm names a class where it calls anything that makes a norm
+            # timm's type asks for a class, but any callable works
             merging = PatchMerging(dim, norm_layer=norm) if dim != dims[-1] else None  # type: ignore[arg-type]
             self.layers.append(SwinStage(blocks, merging))
         self.layers.apply(init_linear)
@@ -154,14 +157,14 @@ class Swin(Encoder):
         return maps, plan
 
     def finish(self, x: Tensor, plan: PositionPlan) -> Tensor:
-        """The last stage's map, (B, H, W, C), after the last LayerNorm and what PE adds to it."""
+        """Applies the last LayerNorm and ``post_norm`` to the last map, (B, H, W, C)."""
         return self.run_last_norm(x.flatten(1, 2), plan.post_norm).unflatten(1, x.shape[1:3])
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C of the last stage), a tuple of one.
 
-        With ``out_indices``: to a map (B, C 2^s, ceil(H / t), ceil(W / t)), t = patch 2^s, for
-        each stage s of them.
+        With ``out_indices``, to a map (B, C 2^s, ceil(H / t), ceil(W / t)) for each of these stages
+        s, where t = patch 2^s.
         """
         maps, plan = self.encode(img)
         last = self.finish(maps[-1], plan)
@@ -171,30 +174,13 @@ class Swin(Encoder):
         return tuple(to_output(x.permute(0, 3, 1, 2)) for x in (*chosen, last))
 
     def no_weight_decay(self) -> set[str]:
-        """As in the official recipe: the tables of the absolute and the relative positions."""
+        """The tables of absolute and relative positions, as in the official recipe."""
         return {'pos_embed'} | {name for name, _ in self.named_parameters()
                                 if name.endswith('relative_position_bias_table')}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """See `Encoder.get_layer_depth`; a stage's merging goes with the last of its blocks."""
-        first, *rest = param_name.removeprefix(prefix).split('.')
-        if first in ('patch_embed', *self.table_names):
-            return 0, self.depth + 2
-        if first == 'layers':
-            stage = int(rest[0])
-            last = int(rest[2]) if rest[1] == 'blocks' else self.depths[stage] - 1
-            return sum(self.depths[:stage]) + last + 1, self.depth + 2
-        return self.depth + 1, self.depth + 2
-
-
-def check_stages(sizes: dict) -> dict:
-    """The sizes, if there is a depth and a number of heads for each stage."""
-    depths, heads = sizes['depths'], sizes['num_heads']
-    for name, value in (('depths', depths), ('num_heads', heads)):
-        if not isinstance(value, Sequence) or not value:
-            raise ValueError(f'arch: {name}={value!r}: expected a number of at least 1 for each '
-                             'stage')
-    if len(depths) != len(heads):
-        raise ValueError(f'arch: depths={tuple(depths)} and num_heads={tuple(heads)}: expected as '
-                         'many of one as of the other')
-    return sizes
+        """See `Encoder.get_layer_depth`; a stage's merging has the depth of its last block."""
+        stage, merging, _ = param_name.removeprefix(prefix).partition('.downsample.')
+        if merging:
+            return self.stage_layers()[int(stage.split('.')[1])].stop, self.depth + 2
+        return super().get_layer_depth(param_name, prefix)

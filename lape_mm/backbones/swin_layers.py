@@ -16,21 +16,21 @@ from torch import Tensor, nn
 
 from .layers import EncoderLayer
 
-MASKED = -100.  # the official logit of pairs that are no neighbours; finite in half precision too
+MASKED = -100.  # the official logit of masked pairs, finite in half precision
 
 
 def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
-    """What keeps tokens apart that only the cyclic shift made neighbours.
+    """Masks pairs of tokens that became neighbours only by the cyclic shift.
 
     Args:
-        x: (B, H, W, C), whole windows; gives size, device and dtype.
+        x: (B, H, W, C), whole windows, for size, device and dtype.
         window: (h, w) in tokens.
-        shift: by how many rows and columns the map was shifted up and left.
+        shift: rows and columns by which the map was shifted up and left.
 
     Returns:
         (number of windows, N, N) with N = h * w, to be added to the logits.
     """
-    # no window contains both sides of any other border than that of the tokens that came round
+    # the border of the wrapped tokens is the only one inside a window
     rows, columns = (torch.arange(extent, device=x.device) >= extent - step
                      for extent, step in zip(x.shape[1:3], shift))
     regions = 2 * rows[:, None].long() + columns
@@ -40,19 +40,19 @@ def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Te
 
 
 class SwinBlock(EncoderLayer):
-    """Swin's block, which takes the layer's share of the PE plan.
+    """Swin's block, with the layer's entries of the PE plan.
 
-    ``x + (S)W-MSA(LN(x) + pe)``, then ``x + MLP(LN(x))``. PE is added to the map, before it is
-    shifted and cut into windows. Maps of any size are padded after that to whole windows, with
-    zeros at the bottom and right, which stay in the softmax as keys (official detection code;
-    timm shifts first). A map that is not larger than the window is not shifted, decided for each
-    direction and each image size (official: ``min(resolution) <= window_size``).
+    ``x + (S)W-MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))``. PE is added before the map is
+    shifted and cut into windows. Maps are padded to whole windows with zeros at the bottom and
+    right, which stay in the softmax as keys (official detection code; timm shifts first). A map no
+    larger than the window is not shifted, separately for each direction and image size (official:
+    ``min(resolution) <= window_size``).
 
     Args:
         dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
         window: (h, w) in tokens.
         shifted: whether the windows are shifted by half their size.
-        drop_path: probability of dropping a residual branch, a sample at a time.
+        drop_path: probability of dropping a residual branch, per sample.
         pe_norm: the joining's norm of PE for this layer, or None.
     """
 
@@ -69,7 +69,7 @@ class SwinBlock(EncoderLayer):
 
     def forward(self, x: Tensor, residual: Tensor | None = None,
                 pre_attn: Tensor | None = None) -> Tensor:
-        """(B, H, W, C) and the layer's share of the plan, (1, H * W, C), to (B, H, W, C)."""
+        """(B, H, W, C) and the layer's entries of the plan, (1, H * W, C), to (B, H, W, C)."""
         if residual is not None:
             x = x + residual.reshape(x.shape[1:])
         y = self.norm1(x)
@@ -80,7 +80,7 @@ class SwinBlock(EncoderLayer):
     def attend(self, y: Tensor) -> Tensor:
         """Attention within (shifted) windows, (B, H, W, C) to (B, H, W, C)."""
         if y.shape[0] == 0:
-            # timm's attention cannot reshape this; all parameters keep a gradient, of zeros
+            # timm's attention refuses an empty batch; one of zeros keeps the gradients
             return y + self.attend(y.new_zeros(1, *y.shape[1:]))[:0]
         (height, width), window = y.shape[1:3], self.attn.window_size
         down, right = (side // 2 if self.shifted and extent > side else 0
@@ -90,7 +90,7 @@ class SwinBlock(EncoderLayer):
         padded, mask = y.shape[1:3], None
         if any(shift):
             y = y.roll((-shift[0], -shift[1]), dims=(1, 2))
-            # made anew for each map: a mask that is kept would be that of another size
+            # made for each map, whose size may change
             mask = shift_mask(y, window, shift)
         windows = self.attn(window_partition(y, window).flatten(1, 2), mask)
         y = window_reverse(windows.unflatten(1, window), window, *padded)
@@ -100,7 +100,7 @@ class SwinBlock(EncoderLayer):
 
 
 class SwinStage(nn.Module):
-    """Blocks of one grid, and what merges each 2 x 2 of its tokens for the next stage, or None."""
+    """Blocks of one grid, and the merging of 2 x 2 tokens for the next stage, if there is one."""
 
     def __init__(self, blocks: Sequence[SwinBlock], downsample: PatchMerging | None):
         super().__init__()
@@ -109,6 +109,5 @@ class SwinStage(nn.Module):
 
     def merge(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), of tokens and of PE alike."""
-        # padded here: timm before 1.0.9 mixes up the sides of an odd map
-        assert self.downsample is not None  # the last stage's is never asked for
+        assert self.downsample is not None  # never called for the last stage
         return self.downsample(F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2)))

@@ -21,11 +21,11 @@ STRIDE = 16
 
 
 class TokenPerformer(nn.Module):
-    """Layer of linear cost (Performer, ICLR 2021) that also changes the width, skipping by v.
+    """Performer layer (ICLR 2021) of linear cost; changes the width and adds v to its output.
 
     The kernel exp(q k) is estimated by m = D / 2 positive random features of k and of q,
-    ``exp(w x - |x|^2 / 2) / sqrt(m)``. Keys and functions are those of the official
-    models/token_performer.py; 0.1 is its dropout.
+    ``exp(w x - |x|^2 / 2) / sqrt(m)``. Parameter names and dropout are those of the official
+    models/token_performer.py.
 
     Args:
         dim: channels of the input.
@@ -38,7 +38,7 @@ class TokenPerformer(nn.Module):
         features = token_dim // 2
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.kqv = nn.Linear(dim, 3 * token_dim)
-        # drawn once and frozen, but a parameter, so that checkpoints hold it
+        # a frozen parameter, so that checkpoints hold it
         self.w = nn.Parameter(nn.init.orthogonal_(torch.empty(features, token_dim))
                               * math.sqrt(features), requires_grad=False)
         self.proj = nn.Linear(token_dim, token_dim)
@@ -55,7 +55,7 @@ class TokenPerformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, dim) to (B, N, D)."""
         k, q, v = self.kqv(self.norm1(x)).chunk(3, dim=-1)  # in this order
-        # exponentials and sums over thousands of tokens: half precision would not do
+        # exponentials and sums over thousands of tokens need float32
         with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
             wide = torch.promote_types(v.dtype, torch.float32)
             k, q = self.features(k.to(wide)), self.features(q.to(wide))
@@ -66,9 +66,9 @@ class TokenPerformer(nn.Module):
 
 
 class TokenAttention(nn.Module):
-    """Attention of a single head that changes the width from C to D, skipping by v.
+    """Single-head attention that changes the width from C to D and adds v to its output.
 
-    Logits are scaled by C^-0.5, the input's width and not the head's, as in the official
+    Logits are scaled by the input's width, C^-0.5, not the head's, as in the official
     models/token_transformer.py.
     """
 
@@ -106,9 +106,9 @@ TOKENS = {'performer': TokenPerformer, 'transformer': TokenTransformer}
 
 
 class TokensToToken(nn.Module):
-    """The stem: overlapping neighbourhoods become tokens three times, mixed by a layer between.
+    """The stem: three times, overlapping neighbourhoods become tokens; layers mix them between.
 
-    Children are named as in the official models/t2t_vit.py, and Linears initialised as there.
+    Names and initialisation are those of the official models/t2t_vit.py.
 
     Args:
         tokens: kind of the two layers, a name of `TOKENS`.
@@ -152,19 +152,17 @@ class TokensToToken(nn.Module):
 class T2TViT(VisionTransformer):
     """T2T-ViT with any joining, for classification.
 
-    Parameter names are those of the official checkpoints, whose ``tokens_to_token`` is
-    ``patch_embed`` here. The class token is there and is what is pooled where the joining is used
-    with one; with PVG and MPVG the tokens are averaged after the last LayerNorm. The sinusoid is
-    frozen but counted among the parameters, as the papers do; its position 0 is the class token's,
-    or, without one, the first patch's. A checkpoint's table replaces it: one with a class token
-    gives the patches positions from 1 on, which its weights were trained with.
+    Parameter names are those of the official checkpoints, except ``tokens_to_token``, here
+    ``patch_embed``. Class token and pooling are as in `DeiT`. The sinusoid is frozen, but counts as
+    a parameter, as in the papers. Position 0 is the class token's or, without one, the first
+    patch's. A checkpoint's table replaces it, with the positions of its training.
 
     Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the official
     factories use C^-0.5 only when they are called with ``pretrained=True``.
 
     Args:
-        arch: '7', or a dict of embed_dim, depth, num_heads and, if need be, mlp_ratio, qkv_bias
-            and token_dim, the width of the stem's layers.
+        arch: '7', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio, qkv_bias and
+            token_dim, the width of the stem's layers.
         tokens: layers of the stem, 'performer' or 'transformer'.
 
     The other arguments are as in `lape_mm.backbones.DeiT`, with a stride of 16; 'sincos_1d' is the
@@ -189,5 +187,5 @@ class T2TViT(VisionTransformer):
         self.freeze()
 
     def no_weight_decay(self) -> set[str]:
-        """As in the official models/t2t_vit.py, whose table takes no gradient anyway."""
+        """As in the official models/t2t_vit.py, whose table is frozen."""
         return {'cls_token'}

@@ -1,4 +1,4 @@
-"""The plain ViT, DeiT with any joining, and what other plain ViTs share with it."""
+"""The plain ViT and DeiT, with any joining."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def patch_embed(*, patch_size: int, in_channels: int, embed_dim: int) -> PatchEm
 
 
 class VisionTransformer(Encoder):
-    """A stem, prefix tokens, blocks of equal size and a last LayerNorm, carrying out a plan.
+    """The plain ViT: a stem, prefix tokens, blocks of equal size and a last LayerNorm.
 
     Args:
         sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias.
@@ -45,7 +45,7 @@ class VisionTransformer(Encoder):
         kwargs: see `Encoder`.
 
     Attributes:
-        positions: of the class: what ``position`` may be.
+        positions: allowed values of ``position``.
 
     Raises:
         ValueError: for another ``position``, and as `Encoder` does.
@@ -109,16 +109,12 @@ class VisionTransformer(Encoder):
                                       self.num_prefix_tokens)
 
     def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], PositionPlan]:
-        """(B, in_channels, H, W) to what enters the first layer.
-
-        Returns:
-            tokens (B, T, C); the grid of the patches among them; the plan.
-        """
+        """(B, in_channels, H, W) to tokens (B, T, C), the grid of their patches, and the plan."""
         patches = self.patch_embed(self.pad_image(img))
-        # contiguous, or every later addition would keep the strided layout of a map
+        # contiguous: later additions would keep the strides of a map
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if prefix := self.prefix_tokens():
-            # shape, since len() would be a constant in an exported graph
+            # len() would be a constant in an exported graph
             batch = tokens.shape[0]
             tokens = torch.cat([*(token.expand(batch, -1, -1) for token in prefix), tokens], dim=1)
         height, width = patches.shape[-2:]
@@ -133,9 +129,9 @@ class VisionTransformer(Encoder):
         return (self.pool(self.encode(img)),)
 
     def encode(self, img: Tensor) -> Tensor:
-        """The tokens that `pool` asks for, after the last LayerNorm and what the plan adds to it.
+        """The tokens for `pool`, after the last LayerNorm and ``post_norm``.
 
-        With a class token the last layer computes the P prefix tokens alone, (B, P, C); otherwise
+        With a class token, the last layer computes the P prefix tokens alone, (B, P, C); otherwise
         all, (B, T, C).
         """
         x, grid, plan = self.embed(img)
@@ -147,43 +143,34 @@ class VisionTransformer(Encoder):
         return self.run_last_norm(
             x, None if plan.post_norm is None else plan.post_norm[:, :queries])
 
-    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        name = param_name.removeprefix(prefix)
-        first, _, rest = name.partition('.')
-        if first in ('patch_embed', 'cls_token', 'dist_token', *self.table_names):
-            return 0, self.depth + 2
-        if first == 'blocks':
-            return int(rest.split('.')[0]) + 1, self.depth + 2
-        return self.depth + 1, self.depth + 2
-
 
 @MODELS.register_module()
 class DeiT(VisionTransformer):
     """DeiT (ICML 2021) with any joining, for classification and as an encoder of dense heads.
 
-    Parameter names are those of the official DeiT and LaPE checkpoints. The class token is there
-    and is what is pooled where the joining is used with one (default, share, unshare, LaPE); with
-    PVG and MPVG the tokens are averaged after the last LayerNorm.
+    Parameter names are those of the official DeiT and LaPE checkpoints. The class token is pooled
+    under default, share, unshare and LaPE; under PVG and MPVG there is none, and the tokens are
+    averaged after the last LayerNorm.
 
     Args:
-        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and, if need be,
+        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and optionally
             mlp_ratio and qkv_bias.
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for.
+        img_size: side or (h, w), in pixels, of the PE table's grid.
         patch_size, in_channels: of the patch embedding.
         joining: 'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg', or a dict of the settings
             of `lape_mm.position.Joining`.
-        position: 'learnable', 'sincos_1d' or 'sincos_2d'; or 'relative', a bias of the attention's
-            logits, with joining 'default' (plain) or 'lape' (through a LayerNorm), for images of
-            ``img_size`` alone.
-        class_token: None for what the papers use with the joining.
-        distilled: adds DeiT's distillation token. Neither paper has PVG or MPVG with one; our
-            choice: the token stays, beside the mean of the patches.
-        out_indices: None for the pooled vector; otherwise the layers, the last one among them,
-            whose maps are returned.
+        position: 'learnable', 'sincos_1d' or 'sincos_2d'; or 'relative', a bias of the attention
+            logits for images of ``img_size`` alone, with joining 'default' (plain) or 'lape'
+            (through a LayerNorm).
+        class_token: None for the papers' choice with the joining.
+        distilled: adds DeiT's distillation token. The papers do not combine it with PVG or MPVG;
+            here it stays, beside the mean of the patches.
+        out_indices: None for the pooled vector; otherwise layers, ending with the last one, whose
+            maps are returned.
         drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
 
     Raises:
-        ValueError: for any argument that the model cannot be built with, naming what is allowed.
+        ValueError: for an invalid argument, with the allowed values.
     """
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
@@ -207,11 +194,11 @@ class DeiT(VisionTransformer):
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
 
-        Distilled, to a tuple of one pair: the pooled vector and the distillation token, (B, C)
-        each, as mmpretrain's DeiTClsHead takes them.
+        With ``distilled``, the entry is a pair: the pooled vector and the distillation token,
+        (B, C) each, for mmpretrain's DeiTClsHead.
 
-        With ``out_indices``: to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them;
-        the last layer's is taken after the last LayerNorm and what PE adds to it.
+        With ``out_indices``, to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them.
+        The last map is taken after the last LayerNorm and ``post_norm``.
         """
         if not self.out_indices:
             x = self.encode(img)

@@ -1,4 +1,4 @@
-"""ViT-Adapter (ICLR 2023) with any joining: a plain ViT made fit for dense prediction."""
+"""ViT-Adapter (ICLR 2023) with any joining: a plain ViT for dense prediction."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,31 +40,31 @@ ADAPTER_ARCHS: dict[str, dict] = {
 class ViTAdapter(VisionTransformer):
     """ViT-Adapter over the ViT of `DeiT`, with any joining; maps of strides 4, 8, 16 and 32.
 
-    Parameter names are those of the official checkpoints, and the ViT's are those of a
-    classification model, whose weights ``init_cfg`` loads. There is no class token; under default,
-    share, unshare and LaPE the PE table keeps its slot all the same, as the official one does.
+    Parameter names are those of the official checkpoints; the ViT's are a classification model's,
+    whose weights ``init_cfg`` loads. There is no class token. Under default, share, unshare and
+    LaPE the PE table keeps its slot, as the official one does.
 
-    The released structure has no LayerNorm after the last ViT layer, so that MPVG's last term
-    would have no place. With ``last_norm`` the last ViT map is taken after the LayerNorm and PE's
-    final term of the classification model; the extractors see the tokens as they were. By default
-    this is so exactly where the plan has a ``post_norm``: our reading of the paper.
+    The official model has no LayerNorm after the last ViT layer, where MPVG adds its last term.
+    With ``last_norm``, the last ViT map is taken after LayerNorm and ``post_norm``; the extractors
+    see the tokens before them. By default this holds if the plan has a ``post_norm``, our reading
+    of the paper.
 
     Args:
-        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and, if need be,
+        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and optionally
             mlp_ratio, qkv_bias, conv_inplane, deform_num_heads, deform_ratio, deform_points and
             ffn_ratio.
-        variant: 'detection' (14 x 14 windows in all layers but the last of each interaction, and
-            one final ViT map that is added to all levels) or 'segmentation' (global attention,
-            and the ViT map after each of four interactions added to its own level).
-        img_size: see `DeiT`: of the images of the ViT's pre-training.
-        class_token: see `DeiT`; it is only a slot of the table.
+        variant: 'detection' (14 x 14 windows except in the last layer of each interaction; the last
+            ViT map is added to all levels) or 'segmentation' (global attention; the ViT map after
+            each of four interactions is added to its own level).
+        img_size: see `DeiT`; of the ViT's pre-training.
+        class_token: see `DeiT`; only a slot of the table.
         last_norm: see above.
-        windows: window size in tokens of each layer, None for global attention; None for what
-            the variant says.
+        windows: each layer's window size in tokens, or None for global attention; None for the
+            variant's choice.
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
-        layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, ones at first.
+        layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, initially ones.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
-        frozen: the ViT takes no gradient; the adapter does.
+        frozen: the ViT gets no gradient; the adapter does.
 
     The other arguments are as in `DeiT`; there is no relative bias.
     """
@@ -94,8 +94,8 @@ class ViTAdapter(VisionTransformer):
                        for layer in range(depth)]
         elif not isinstance(windows, Sequence) or len(windows) != depth or not all(
                 window is None or is_count(window) for window in windows):
-            raise ValueError(f'windows={windows!r}: expected {depth} entries, one a layer: a side '
-                             'in tokens, or None')
+            raise ValueError(f'windows={windows!r}: expected {depth} entries, one per layer: a '
+                             'side in tokens, or None')
         super().__init__(
             sizes=sizes, img_size=img_size, stride=PATCH, pad_to=COARSEST,
             stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), in_channels=3,
@@ -124,11 +124,11 @@ class ViTAdapter(VisionTransformer):
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) of any size to four maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
 
-        The image is padded to multiples of 32 (zeros, bottom and right), PE resized to the padded
-        grid, and the maps are cropped back.
+        The image is padded to multiples of 32 with zeros at the bottom and right, PE is resized to
+        the padded grid, and the maps are cropped.
         """
         x, grid, plan = self.embed(img)
-        if plan.residual[0] is not None:  # the injector before layer 0 sees PE already
+        if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
@@ -179,13 +179,12 @@ def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \
                              'interaction_indexes')
         step = depth // 4
         return [(first, first + step - 1) for first in range(0, depth, step)]
-    if isinstance(indexes, Sequence) and all(
-            isinstance(span, Sequence) and len(span) == 2 and all(is_count(end, 0) for end in span)
-            for span in indexes):
-        ranges = [(first, last) for first, last in indexes]
-        # ends are compared, not listed: a range could be a typing error long
-        starts, ends = [first for first, _ in ranges], [last + 1 for _, last in ranges]
-        if starts + [depth] == [0] + ends and all(a < b for a, b in zip(starts, ends)):
-            return ranges
-    raise ValueError(f'interaction_indexes={indexes!r}: expected ranges (first, last) that cover '
-                     f'layers 0..{depth - 1} in order')
+    try:
+        spans = [(first, last) for first, last in indexes]
+        layers = [layer for first, last in spans for layer in range(first, last + 1)]
+    except (TypeError, ValueError):  # not pairs of integers
+        spans, layers = [], []
+    if layers != list(range(depth)) or any(first > last for first, last in spans):
+        raise ValueError(f'interaction_indexes={indexes!r}: expected ranges (first, last) that '
+                         f'cover layers 0..{depth - 1} in order')
+    return spans

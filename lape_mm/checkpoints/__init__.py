@@ -1,4 +1,4 @@
-"""Checkpoints of one's own and of others: safe reading, key layouts, transfer with a report."""
+"""Checkpoints: safe reading, other people's key layouts, loading with a report, conversion."""
 from .files import CheckpointError, read_checkpoint, trust_checkpoints
 from .fit import TransferReport
 from .layouts import backbone_state, segmenter_state

@@ -1,7 +1,7 @@
-"""Checkpoints for DeiT and timm, LaPE, ViT-Adapter and mmpretrain, and from anybody to our names.
+"""Converts checkpoints of any known layout for DeiT and timm, LaPE, ViT-Adapter and mmpretrain.
 
-A file of any layout gets this package's names (`parse`), then a target's (`write`); no number
-changes. A target says which weights it has a place for; the first one without is named.
+`parse` gives the weights this package's names, `write` the target's. No number changes. An error
+names the first weight that the target has no place for.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEIT = (r'(cls|dist)_token|pos_embed'
 
 
 class Model(NamedTuple):
-    """A checkpoint's weights: its transformer's with our names, classifiers as head.*, the rest."""
+    """A checkpoint's weights: the transformer under our names, classifiers as head.*, the rest."""
 
     vit: dict[str, Tensor]
     heads: dict[str, Tensor]
@@ -38,15 +38,15 @@ class Model(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Somebody's files."""
+    """The file format of one target."""
 
-    places: str  # pattern of the transformer's weights that they have a place for, in our names
-    wrapper: str | None  # the entry that holds the weights; None where they are the file
+    places: str  # pattern of the transformer weights that the target holds, in our names
+    wrapper: str | None  # the entry that holds the weights; None for the file itself
     layout: str = 'deit'  # of `LAYOUTS`
-    prefix: str = ''  # before the transformer's names
-    head: tuple[str, str, str] = ('head', 'head', 'head_dist')  # one, or a distilled model's two
-    token: bool = False  # whether their models always have a class token
-    whole: bool = False  # whether neck, decoder and the like go along
+    prefix: str = ''  # of the transformer's names
+    head: tuple[str, str, str] = ('head', 'head', 'head_dist')  # single, or a distilled pair
+    token: bool = False  # whether the target's models always have a class token
+    whole: bool = False  # whether the file also takes neck, decoder and so on
 
 
 OPENMMLAB = ('head.layers.head', 'head.layers.head_dist')
@@ -62,21 +62,20 @@ TARGETS = {
     'vit_adapter': Target(r'(?!.*pe_norm\.|pos_embed\d).*', 'state_dict', prefix='backbone.',
                           whole=True),
 }
-# what version 0.1.0 wrote beside these -> what does it now
-GONE = {**{name: f"a backbone's weights get these names by "
-                 f'lape_mm.checkpoints.layouts.LAYOUTS[{name!r}].theirs(state)'
-           for name in ('swin', 'ceit', 't2t', 'compact')},
-        **dict.fromkeys(('segmenter', 'mmseg'), 'a Segmenter is read in these names, not written')}
+# targets of version 0.1.0 -> what replaces them
+GONE = {**dict.fromkeys(('swin', 'ceit', 't2t', 'compact'),
+                        'lape_mm.checkpoints.layouts.LAYOUTS[{0!r}].theirs renames its weights'),
+        **dict.fromkeys(('segmenter', 'mmseg'), 'Segmenter files can only be read')}
 
 
 def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
-    """A checkpoint of any layout that this package reads.
+    """Reads the weights of a checkpoint in any known layout.
 
     Args:
         checkpoint, prefix: see `backbone_state`.
 
     Raises:
-        CheckpointError: there is no transformer, or more than one.
+        CheckpointError: for no transformer, or several.
     """
     if {'encoder', 'decoder'} <= {key.split('.')[0] for key in unwrap(checkpoint)}:
         checkpoint = segmenter_state(checkpoint)
@@ -91,7 +90,7 @@ def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
 
 
 def write(model: Model, to: str) -> dict:
-    """The content of a target's file; CheckpointError if it cannot express the model."""
+    """The content of a target's file; CheckpointError if the target cannot hold the model."""
     target = TARGETS[to]
     if reason := _obstacle(model, to):
         raise CheckpointError(f'{to} cannot express this model: {reason}')
@@ -107,21 +106,20 @@ def write(model: Model, to: str) -> dict:
 
 def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force: bool = False) \
         -> str:
-    """Converts a file; .safetensors in and out by the names' endings.
+    """Converts a file; the suffix .safetensors selects that format.
 
-    Beside the weights, the names of classes (``meta.dataset_meta``) go into files of torch.save for
-    OpenMMLab's toolboxes.
+    The class names (``meta.dataset_meta``) are kept in files for OpenMMLab's toolboxes.
 
     Returns:
-        a line that says what was converted, and one about what was left out.
+        a line about the new file, and one about entries left out.
 
     Raises:
-        CheckpointError: there is no such target, it cannot express the model, the file cannot be
-            read, or ``out`` exists and ``force`` is not given. Nothing is written then.
+        CheckpointError: for an unknown target, a model that it cannot hold, a file that cannot be
+            read, or an existing ``out`` without ``force``. Nothing is written then.
     """
     if to not in TARGETS:
         raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}'
-                              + (f'; {GONE[to]}' if to in GONE else ''))
+                              + (f'; {GONE[to].format(to)}' if to in GONE else ''))
     out = Path(out)
     if out.exists() and not force:
         raise CheckpointError(f'{out} exists: choose another name, or --force')
@@ -138,7 +136,7 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
             save_file({key: value.clone().contiguous() for key, value in unwrap(content).items()},
                       part)
         else:
-            # mmengine's place for the names of classes
+            # mmengine looks for class names here
             if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
                 content['meta'] = {'dataset_meta': names}
             torch.save(content, part)
@@ -153,33 +151,33 @@ def _obstacle(model: Model, to: str) -> str | None:
     """Why a target cannot hold a model, or None."""
     target, vit = TARGETS[to], model.vit
     if to == 'vit_adapter' and 'level_embed' not in vit:
-        return 'it is no ViT-Adapter (level_embed is missing)'
+        return 'it is not a ViT-Adapter (level_embed is missing)'
     if foreign := next((key for key in vit if not re.fullmatch(target.places, key)), None):
         return f'it has no place for {foreign}'
     if target.token and 'cls_token' not in vit:
-        return 'its models have a class token, this one averages its tokens'
+        return 'its models have a class token, but this one averages its tokens'
     if model.around and not target.whole:
-        return f'it is the transformer alone, and here is more ({next(iter(model.around))})'
+        return f'it holds the transformer alone, not {next(iter(model.around))}'
     norms = {key.split('.pe_norm.')[0] for key in vit if re.match(r'blocks\.\d+\.pe_norm\.', key)}
     if to == 'lape' and norms:
         if 'blocks.0' not in norms:
-            return 'its layer 0 receives the position embedding, too (blocks.0.pe_norm is missing)'
+            return 'its layer 0 receives the position embedding too (blocks.0.pe_norm is missing)'
         dim = vit['cls_token'].shape[-1:]
         if any(getattr(vit.get(f'{layer}.pe_norm.{part}'), 'shape', None) != dim
                for layer in norms for part in ('weight', 'bias')):
-            return 'its norms of the position embedding are LayerNorms, these are less'
+            return 'its norms of the position embedding are full LayerNorms'
     return None
 
 
 def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As LaPE stores it: with the index of a relative bias, a sinusoid without batch dimension."""
+    """LaPE's form: with the index of a relative bias, and sinusoids without batch dimension."""
     renewed = dict(vit)
     for key, table in vit.items():
         if key.endswith('.relative_position_bias_table'):
             side = (round(len(table) ** .5) + 1) // 2
             if (2 * side - 1) ** 2 != len(table):
-                raise CheckpointError(f'lape cannot express this model: {key} is of a grid that is '
-                                      'not square')
+                raise CheckpointError(f'lape cannot express this model: the grid of {key} is not '
+                                      'square')
             renewed[key.replace('bias_table', 'index')] = relative_index((side, side))
         elif key == 'pos_embed' and table.shape[2] % 2 == 0:
             fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2],

@@ -1,4 +1,4 @@
-"""Reading a checkpoint without executing anything in it."""
+"""Reads checkpoints without running code in them."""
 from __future__ import annotations
 
 import hashlib
@@ -25,21 +25,21 @@ _trusted = False
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message is one line and names the file."""
+    """A checkpoint that cannot be used. The message is one line and names the file."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
 
 
 def one_line(text: str, most: int = 2000) -> str:
-    """The text without what would break a line or steer a terminal; names in a file may."""
+    """Replaces line breaks and control characters, which names in a file may contain."""
     shown = text[:most] + ('..' if len(text) > most else '')
     return ''.join(letter if letter.isprintable() else '?' for letter in shown)
 
 
 @contextmanager
 def named(path: str | os.PathLike) -> Iterator[None]:
-    """Puts the file's name before the message of a CheckpointError that is raised within."""
+    """Puts the file's name before the message of a CheckpointError raised inside."""
     try:
         yield
     except CheckpointError as error:
@@ -48,35 +48,38 @@ def named(path: str | os.PathLike) -> Iterator[None]:
 
 
 def trust_checkpoints(trusted: bool) -> None:
-    """--trust-checkpoint: whether this process runs the code that checkpoints may hold.
+    """Whether this process may run code in checkpoints (--trust-checkpoint).
 
-    Global, because mmengine reads checkpoints in places that take no arguments.
+    Global, because mmengine calls its loader without our arguments.
     """
     global _trusted
     _trusted = trusted
 
 
 def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: bool = True) -> dict:
-    """The content of a checkpoint: a dict of tensors, or one with other entries around it.
+    """Reads a checkpoint: a dict of tensors, or a dict that holds one beside other entries.
 
-    torch unpickles it by ``weights_only``: tensors, plain Python values, and what the trainers of
-    mmengine, DeiT and LaPE add (`safe_globals`). Weights, that is the tensors of the content and of
-    its entries, have to be finite real numbers. An optimizer's state is not looked into.
+    torch's ``weights_only`` loads tensors, plain Python values and the types of `safe_globals`.
+    Tensors of the content and of its entries must be finite real numbers; an optimizer's state is
+    not checked.
 
     Args:
-        path: a file of torch.save or a .safetensors file, or the http(s) address of one, which is
+        path: a file of torch.save, a .safetensors file, or the http(s) address of one, which is
             downloaded once into torch's hub folder.
         map_location: as in torch.load.
-        weights: whether to read and check the weights. Without them a file of torch >= 1.6 is
-            mapped into memory, which is enough to look at its other entries.
+        weights: whether to check the weights. False maps the file into memory, which is enough to
+            read its other entries.
 
     Raises:
-        CheckpointError: the file is missing, damaged or no checkpoint, or it holds code (unless
-            `trust_checkpoints` allows that) or weights that are not finite real numbers.
+        CheckpointError: for a missing or damaged file, one that is not a checkpoint, holds code
+            (unless `trust_checkpoints` allows it) or weights that are not finite real numbers.
     """
     path = os.path.expanduser(os.fspath(path))
     if path.startswith(('http://', 'https://')):
         path = _download(path)
+    if '://' in path:
+        raise CheckpointError(f'{path}: expected a local file or an http(s) address; download the '
+                              'checkpoint and give its path')
     if not os.path.isfile(path):
         raise CheckpointError(f'{path}: ' + (
             'not a regular file' if os.path.exists(path) else 'no such file'))
@@ -88,19 +91,19 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
         except CheckpointError:
             raise
         except Exception as error:  # a damaged file may fail anywhere
-            raise CheckpointError(f'damaged, truncated or no checkpoint ({first_line(error)})') \
-                from None
+            raise CheckpointError('damaged, truncated or not a checkpoint '
+                                  f'({first_line(error)})') from None
         if not isinstance(content, dict):
-            raise CheckpointError(f'a {type(content).__name__}, expected a dict of weights')
+            raise CheckpointError(f'holds a {type(content).__name__}, expected a dict of weights')
     return content
 
 
 def dataset_meta(content: Mapping) -> dict:
-    """What a checkpoint says about its training data in plain Python, such as its classes."""
+    """A checkpoint's plain metadata of its training data, such as class names."""
     meta = content.get('meta')
     meta = meta if isinstance(meta, Mapping) else {}
     found = meta.get('dataset_meta')
-    # before OpenMMLab's 2.0: CLASSES and PALETTE
+    # OpenMMLab before 2.0 wrote CLASSES and PALETTE
     entries = found if isinstance(found, Mapping) else {
         key.lower(): meta[key] for key in ('CLASSES', 'PALETTE') if meta.get(key)}
     return {key: value for key, value in entries.items() if _is_plain(value)}
@@ -120,17 +123,20 @@ def _load(path: str, map_location, weights: bool):
     zipped = is_zipfile(path)
     options = dict(map_location=map_location, mmap=zipped and not weights)
     if _trusted:
-        print_log(f'--trust-checkpoint: {path} is loaded without a check, and what code it holds '
-                  'is run', logger='current', level=logging.WARNING)
+        print_log(f'--trust-checkpoint: {path} is loaded without a check; any code in it will run',
+                  logger='current', level=logging.WARNING)
         return torch.load(path, weights_only=False, **options)
     with open(path, 'rb') as file:
         start = file.read(8)
     if not start.startswith((b'PK', b'\x80')):  # what torch writes today, and before torch 1.6
-        raise CheckpointError(f'no checkpoint: it begins with {start!r}' if start else 'is empty')
-    if zipped and weights:  # torch itself does not compare checksums
+        raise CheckpointError(f'not a checkpoint: begins with {start!r}' if start else 'is empty')
+    if zipped:
         with ZipFile(path) as archive:
-            if part := archive.testzip():
-                raise CheckpointError(f'damaged: the checksum of {part} does not fit')
+            if any(name.endswith('/constants.pkl') for name in archive.namelist()):
+                raise CheckpointError('a TorchScript model, which is code: expected weights, as '
+                                      'written by torch.save(model.state_dict(), path)')
+            if weights and (part := archive.testzip()):  # torch does not compare checksums
+                raise CheckpointError(f'damaged: wrong checksum of {part}')
     with torch.serialization.safe_globals(safe_globals()):
         try:
             return torch.load(path, weights_only=True, **options)
@@ -138,21 +144,21 @@ def _load(path: str, map_location, weights: bool):
             if not (names := _unsafe(path, str(error))):
                 raise error.__context__ or error from None  # torch wraps it in advice
             raise CheckpointError(
-                f'refused, since loading it would run or build {names}; whoever trusts its author '
-                'can load it with --trust-checkpoint') from None
+                f'refused: loading it would run {names}. If you trust its author, add '
+                '--trust-checkpoint') from None
 
 
 def _unsafe(path: str, message: str) -> str:
-    """What a file would run or build that is not allowed; '' where torch refused it for less."""
+    """Names the forbidden functions and classes in a file; '' if torch refused something else."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # written before torch 1.6, or damaged
+    except Exception:  # a file from before torch 1.6, or a damaged one
         names = []
     return ', '.join(sorted(set(names or re.findall(r'GLOBAL (\S+)', message))))
 
 
 def _check_weights(content: Mapping) -> None:
-    """Refuses tensors of the content and of its entries that are no weights."""
+    """Refuses tensors, in the content or its entries, that cannot be weights."""
     groups = {'': content, **{f'{name!r:.200}: ': entry for name, entry in content.items()
                               if isinstance(entry, Mapping)}}
     for group, entries in groups.items():
@@ -170,10 +176,10 @@ def _check_weights(content: Mapping) -> None:
 
 
 def safe_globals() -> list:
-    """What trainers put into their checkpoints beside tensors and plain Python values.
+    """Types that trainers save beside tensors and plain Python values.
 
-    mmengine: the history of every logged number, and NumPy's numbers, arrays and random states.
-    DeiT and LaPE: their command line as an argparse.Namespace.
+    mmengine saves HistoryBuffers and NumPy's numbers, arrays and random states; DeiT and LaPE save
+    their arguments as an argparse.Namespace.
     """
     try:
         from numpy._core.multiarray import _reconstruct, scalar
@@ -181,14 +187,14 @@ def safe_globals() -> list:
         from numpy.core.multiarray import _reconstruct, scalar  # type: ignore[no-redef]
 
     def statistic(owner, name):
-        """The one use of getattr: a pickled HistoryBuffer names its methods through it."""
+        """Replaces getattr, by which a pickled HistoryBuffer names its methods."""
         if owner is not HistoryBuffer or name not in ('min', 'max', 'mean', 'current'):
             raise pickle.UnpicklingError(f'GLOBAL getattr:{name}')
         return getattr(HistoryBuffer, name)
 
     numbers = ('U1', 'b1', 'u1', 'u2', 'u4', 'u8', 'i1', 'i2', 'i4', 'i8', 'f2', 'f4', 'f8')
     allowed = [Namespace, HistoryBuffer, (statistic, 'builtins.getattr'),
-               (lambda: b'', 'builtins.bytes'),  # how protocol 2 writes an empty string of bytes
+               (lambda: b'', 'builtins.bytes'),  # empty bytes in pickle protocol 2
                np.ndarray, np.dtype, *(type(np.dtype(number)) for number in numbers)]
     for module in ('numpy._core.multiarray', 'numpy.core.multiarray'):  # numpy 2, numpy 1
         allowed += [(_reconstruct, f'{module}._reconstruct'), (scalar, f'{module}.scalar')]
@@ -196,7 +202,7 @@ def safe_globals() -> list:
 
 
 def _download(address: str) -> str:
-    # files of many models share a name such as model.safetensors: the address tells them apart
+    # many models share a file name such as model.safetensors
     key = hashlib.sha256(address.encode()).hexdigest()[:12]
     name = f'{key}-{address.split("?")[0].rsplit("/", 1)[-1]}'
     target = Path(torch.hub.get_dir()) / 'checkpoints' / name
@@ -205,6 +211,5 @@ def _download(address: str) -> str:
         try:
             torch.hub.download_url_to_file(address, str(target))  # all of it or nothing
         except OSError as error:
-            raise CheckpointError(f'{address}: cannot be downloaded ({first_line(error)})') \
-                from None
+            raise CheckpointError(f'{address}: download failed ({first_line(error)})') from None
     return str(target)

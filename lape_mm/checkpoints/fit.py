@@ -1,8 +1,8 @@
-"""The one test of whether a checkpoint's weights are a model's, and its report.
+"""Checks whether a checkpoint fits a model, and reports it.
 
-`compare` holds names, shapes and kinds of numbers against each other. How much has to be there
-depends on the purpose: all for a test or a resumed run (`check_whole`), one weight for `load_from`
-(`check_start`), and a share of a backbone's for ``init_cfg``, timm and the Hub (`transfer`).
+`compare` checks names, shapes and dtypes. A test or resumed run needs every weight
+(`check_whole`), ``load_from`` at least one (`check_start`), and ``init_cfg``, timm and the Hub a
+share of a backbone's (`transfer`).
 """
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .files import CheckpointError
 
 @dataclass
 class TransferReport:
-    """What became of a model's weights and of a checkpoint's.
+    """Which weights of a model were found in a checkpoint. Each dict maps names to notes.
 
     Attributes:
-        found, resized, missing: names of the model's ViT parameters; resized ones were found, on
-            another grid. Values say how, where there is something to say.
-        new: names that no classification model has, kept as they were initialised.
-        unused: names of the checkpoint that the model has no place for.
-        share: elements found, as a share of those ViT parameters that a classification model has.
+        found, missing: ViT parameters of the model.
+        resized: ViT parameters found on another grid.
+        new: parameters that no classification model has; they keep their initial values.
+        unused: weights of the checkpoint without a place in the model.
+        share: found elements, as a share of the ViT parameters of a classification model.
     """
 
     found: dict[str, str] = field(default_factory=dict)
@@ -43,10 +43,10 @@ class TransferReport:
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferReport:
-    """Holds a checkpoint's weights, ``state``, against a model's own.
+    """Compares a checkpoint's weights, ``state``, with a model's own.
 
     Raises:
-        CheckpointError: integers stand in the place of weights, or the other way round.
+        CheckpointError: for integers where the model has floating-point numbers, or vice versa.
     """
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
@@ -54,8 +54,7 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
         if source is None:
             report.missing[name] = ''
         elif source.is_floating_point() != target.is_floating_point():
-            raise CheckpointError(f'{name} in it is a tensor of {source.dtype}, expected '
-                                  f'{target.dtype} or the like')
+            raise CheckpointError(f'{name} is a tensor of {source.dtype}, expected {target.dtype}')
         elif source.shape != target.shape:
             report.missing[name] = (f'{tuple(source.shape)} in the file, {tuple(target.shape)} in '
                                     'the model')
@@ -65,10 +64,9 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
 
 
 def check_whole(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError unless a checkpoint has all of a model's weights and no others.
+    """Raises CheckpointError unless a checkpoint has exactly a model's weights.
 
-    mmengine would load what fits and warn about the rest, so that a model of another joining or
-    with another head would be tested half untrained.
+    mmengine would load whatever fits and only warn about the rest.
     """
     report = compare(own, state)
     differences = {
@@ -86,13 +84,13 @@ def check_start(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     """Raises CheckpointError unless a checkpoint has at least one of a model's weights."""
     if not compare(own, state).found:
         raise CheckpointError(
-            'holds no weight of the model under its name and in its shape: the model begins with '
-            f'{next(iter(own), None)}, the file with {next(iter(state), None)}. A file of a '
-            'backbone alone, or of somebody else, is given by model.backbone.init_cfg.checkpoint')
+            'holds no weight of the model: the model begins with '
+            f'{next(iter(own), None)}, the file with {next(iter(state), None)}. Set '
+            'model.backbone.init_cfg.checkpoint for a backbone or another project\'s file')
 
 
 def _summary(names: dict[str, str], most: int = 10) -> str:
-    """The names in a few words: those of blocks by pattern, others by their first part."""
+    """A short list of names: blocks are grouped by pattern, others by their first part."""
     groups: dict[str, list[str]] = {}
     for name, note in names.items():
         pattern = re.sub(r'^blocks\.\d+', 'blocks.*', name)

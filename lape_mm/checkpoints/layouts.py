@@ -1,4 +1,4 @@
-"""Other people's key layouts, as pure functions from state dict to state dict."""
+"""Other people's parameter names: pure functions from state dict to state dict."""
 from __future__ import annotations
 
 import re
@@ -11,19 +11,19 @@ from torch import Tensor
 
 from .files import CheckpointError
 
-# the first that is there; timm's average of the weights before the weights, as timm itself does
+# in order of preference: timm's averaged weights come first, as in timm
 WRAPPERS = ('state_dict_ema', 'state_dict', 'model', 'model_ema', 'module')
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How somebody names the weights of a transformer.
+    """One project's names of a transformer's weights.
 
     Attributes:
-        mark: a key that tells the layout, without what stands before the transformer's names.
-        rules: pairs (ours, theirs) of what a key starts with, ``{}`` for a number; the first that
-            fits renames a key, either way.
-        constants: pattern of entries that follow from the sizes and hold no weights.
+        mark: a key that identifies the layout, without prefix.
+        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number. The first match
+            renames a key, in either direction.
+        constants: pattern of buffers that follow from the sizes.
     """
 
     mark: str
@@ -31,17 +31,17 @@ class Layout:
     constants: str = r'(.*\.)?(relative_position_index|attn_mask)'
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their state dict with our names, without its constants."""
+        """Their state dict under our names, without constants."""
         state = {key: value for key, value in state.items()
                  if not re.fullmatch(self.constants, key)}
         return translate(state, [(theirs, ours) for ours, theirs in self.rules])
 
     def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state dict with their names."""
+        """Our state dict under their names."""
         return translate(state, self.rules)
 
 
-# the first whose mark is found in a file is the file's; a transformer's own names come first
+# the first layout whose mark is in a file is used
 LAYOUTS = {
     'mmpretrain': Layout('patch_embed.projection.weight', (
         ('patch_embed.proj.', 'patch_embed.projection.'),
@@ -52,7 +52,7 @@ LAYOUTS = {
         ('blocks.{}.norm1.', 'layers.{}.ln1.'),
         ('blocks.{}.norm2.', 'layers.{}.ln2.'),
         ('norm.', 'ln1.'),
-        # read only: mmseg's ViT, which wraps torch's attention
+        # read only: mmseg's ViT wraps torch's attention
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
         ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
     'compact': Layout('tokenizer.conv_layers.0.0.weight', (
@@ -64,7 +64,7 @@ LAYOUTS = {
         ('norm.', 'classifier.norm.'))),
     't2t': Layout('tokens_to_token.project.weight', (('patch_embed.', 'tokens_to_token.'),)),
     'ceit': Layout('i2t.proj.weight', (('patch_embed.', 'i2t.'),)),
-    # timm's Swin merges at the start of a stage, the official one at the end of the one before
+    # timm's Swin merges at the start of a stage, the official one at the end of the previous
     'timm Swin': Layout('layers.3.downsample.reduction.weight', (
         ('layers.0.downsample.', 'layers.1.downsample.'),
         ('layers.1.downsample.', 'layers.2.downsample.'),
@@ -87,32 +87,32 @@ MASK_DECODER = (
     ('layers.{}.ln1.', 'blocks.{}.norm1.'),
     ('layers.{}.ln2.', 'blocks.{}.norm2.'),
 )
-# layer scales as timm, BEiT and mmpretrain name them, the latter after its other names are ours
+# layer scales of timm, BEiT and mmpretrain, after `Layout.ours`
 LAYER_SCALE = re.compile(r'(?:blocks|layers)\.(\d+)\.'
                          r'(?:ls([12])\.gamma|gamma_([12])|(?:attn|ffn)\.gamma([12])\.weight)')
 
 
 def layer_scale(key: str) -> str | None:
-    """Our name of a layer scale that has somebody else's, None for any other key."""
+    """Our name of another project's layer scale; None for any other key."""
     found = LAYER_SCALE.fullmatch(key)
     return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
 
 
 def wrapper(content: Mapping) -> str | None:
-    """The entry of a checkpoint that holds its weights, None where they are the checkpoint."""
+    """The entry of a checkpoint that holds its weights; None for the checkpoint itself."""
     return next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
 
 
 def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
-    """The weights inside a checkpoint, without what trainers and DataParallel put around them.
+    """The weights in a checkpoint, without the wrappers of trainers and DataParallel.
 
     Raises:
-        CheckpointError: there are none, or something else among them, or they are folded.
+        CheckpointError: for no weights, other values among them, or a folded model.
     """
-    content, inside, depth = checkpoint, None, 0
-    while key := wrapper(content):
-        if (depth := depth + 1) > len(WRAPPERS):
-            raise CheckpointError(f'{key!r} within {key!r} without an end, expected weights')
+    content, inside = checkpoint, None
+    for _ in WRAPPERS:
+        if (key := wrapper(content)) is None:
+            break
         if others := [name for name in WRAPPERS if name != key and name in content]:
             print_log(f'weights taken from {key!r}, not from {others}', logger='current')
         content, inside = content[key], key
@@ -121,21 +121,21 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
             if not isinstance(name, str) or not isinstance(value, Tensor):
                 raise CheckpointError(f'{inside}: {str(name)[:200]!r} is a {type(value).__name__}, '
                                       'expected a tensor')
-    # carried/..: what version 0.1.0 kept of a foreign layout for the way back
+    # version 0.1.0 kept constants of other layouts under carried/
     state = {key.removeprefix('module.'): value for key, value in content.items()
              if isinstance(key, str) and isinstance(value, Tensor)
              and not key.startswith('carried/')}
     if not state:
-        raise CheckpointError('no weights in it: its entries are '
+        raise CheckpointError(f'no weights in it: its entries are '
                               f'{sorted(map(str, checkpoint))[:8]}')
     if any('folded.' in key for key in state):
-        raise CheckpointError('it is folded, its position embedding is gone: take the checkpoint '
+        raise CheckpointError('it is folded and has no position embedding: take the checkpoint '
                               'that it was folded from')
     return state
 
 
 def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
-    """Every key by the first of the rules (start, its replacement) that fits; see `Layout`."""
+    """Renames each key by the first matching rule (start, replacement); see `Layout`."""
     patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+)')),
                  replacement.replace('{}', r'\1')) for start, replacement in rules]
     translated = {}
@@ -150,21 +150,20 @@ def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
 
 def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The transformer in a checkpoint, with this package's names.
+    """Finds the transformer in a checkpoint and gives it this package's names.
 
-    Understands the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
-    Compact-Transformers, of mmpretrain's and mmseg's ViTs, and of this package's own
-    classifiers, detectors and segmenters.
+    Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
+    Compact-Transformers, mmpretrain's and mmseg's ViTs, and this package's own models.
 
     Args:
-        checkpoint: what `read_checkpoint` gives.
-        prefix: what stands before the ViT's names in it, such as 'backbone.'; None to find out.
+        checkpoint: see `read_checkpoint`.
+        prefix: of the transformer's names, such as 'backbone.'; None to detect it.
 
     Returns:
-        the ViT's entries, and those that stand outside it.
+        the transformer's entries, and all others.
 
     Raises:
-        CheckpointError: where there is no ViT, or more than one and no prefix.
+        CheckpointError: for no transformer, or several without a prefix.
     """
     state = unwrap(checkpoint)
     for layout in LAYOUTS.values():
@@ -172,7 +171,7 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
                        if f'.{key}'.endswith(f'.{layout.mark}') and prefix in (
                            None, key.removesuffix(layout.mark)))
         if len(found) > 1:
-            raise CheckpointError(f'{len(found)} ViTs in it, named {found}: choose one by prefix')
+            raise CheckpointError(f'{len(found)} ViTs in it, at {found}: choose one by prefix')
         if found:
             break
     else:
@@ -189,15 +188,15 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
 def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
     """An official Segmenter checkpoint as the state dict of mmseg's EncoderDecoder.
 
-    The encoder becomes ``backbone``, its unused classifier is left out; the mask decoder becomes
-    a `SegmenterMaskTransformerHead` (its projections, applied as ``x @ P``, become transposed
-    weights), the linear decoder the 1x1 convolution of an `FCNHead`.
+    The encoder becomes ``backbone``, without its unused classifier. The mask decoder becomes a
+    `SegmenterMaskTransformerHead`; its projections are transposed, as they were applied as
+    ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
     """
     state = unwrap(checkpoint)
     parts = {name: {key.removeprefix(name): value for key, value in state.items()
                     if key.startswith(name)} for name in ('encoder.', 'decoder.')}
     if not all(parts.values()):
-        raise CheckpointError('no official Segmenter: keys encoder.* and decoder.* are expected, '
+        raise CheckpointError('not an official Segmenter: expected keys encoder.* and decoder.*, '
                               f'its first keys are {list(state)[:4]}')
     backbone = {key: value for key, value in parts['encoder.'].items()
                 if not key.startswith(('head.', 'head_dist.'))}

@@ -1,4 +1,4 @@
-"""mmengine's own reading of checkpoints, by `read_checkpoint`."""
+"""Makes mmengine load checkpoints safely."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -6,16 +6,15 @@ from typing import Any
 
 from .files import CheckpointError, read_checkpoint
 
-# mmengine evaluates these as Python: the first in resuming, the others in inferencers
+# mmengine runs these as Python: the first on resume, the others in inferencers
 CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 'cfg'))
 
 
 def install_safe_loader() -> None:
-    """Makes mmengine read every checkpoint of this process by `read_checkpoint`.
+    """Makes mmengine load every checkpoint of this process through `read_checkpoint`.
 
-    Files, http(s) addresses, and the names that torchvision:// and open-mmlab:// stand for are
-    read; other stores are refused. Configs that a checkpoint carries as text are left out, since
-    mmengine would run them; a resumed run keeps its own.
+    It takes files and http(s), torchvision:// and open-mmlab:// addresses, and refuses others.
+    Config text in a checkpoint is dropped, because mmengine would run it.
     """
     from mmengine.runner import CheckpointLoader
     from mmengine.runner.checkpoint import get_external_models, get_torchvision_models
@@ -28,7 +27,7 @@ def install_safe_loader() -> None:
 
 
 def load_from_file(filename: str, map_location=None, **unused) -> dict:
-    """A checkpoint without the configs in it; with None as map_location on the CPU."""
+    """Reads a checkpoint without the configs in it, by default onto the CPU."""
     checkpoint = read_checkpoint(filename, map_location or 'cpu')
     for *outer, name in CONFIGS:
         entry: Any = checkpoint
@@ -43,6 +42,6 @@ def _by_name(addresses: Callable[[], Mapping[str, str]]) -> Callable[..., dict]:
     def load_from_name(filename: str, map_location=None, **unused) -> dict:
         name, known = filename.partition('://')[2], addresses()
         if name not in known:
-            raise CheckpointError(f'{filename}: not known here: download the file and name it')
+            raise CheckpointError(f'{filename}: unknown address, download the file')
         return load_from_file(known[name], map_location)
     return load_from_name

@@ -1,4 +1,4 @@
-"""Loading a backbone from anybody's checkpoint of a ViT, and saying what was found in it."""
+"""Loads a backbone from a ViT checkpoint of any known layout, and reports what was found."""
 from __future__ import annotations
 
 import logging
@@ -19,13 +19,13 @@ from .fit import TransferReport, compare
 from .layouts import backbone_state, layer_scale
 
 TABLE = re.compile(r'pos_embed\d*')
-# PE's own norms, which a file of another joining may leave over
+# norms of PE: a file of another joining may have more of them
 PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
-# outside the layers, what all tokens go through or attend to: a norm before the first layer, and
-# register tokens, as timm, mmpretrain, OpenCLIP, DINOv2 and DINOv3 name them
+# modules before the layers that change every token: a first norm, and register tokens, as named by
+# timm, mmpretrain, OpenCLIP, DINOv2 and DINOv3
 BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token|register_tokens?'
                            r'|storage_tokens)(\..*)?')
-# weights without a place -> the argument of a backbone that makes one
+# weights without a place -> the argument that makes one
 PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
           r'\.relative_position_bias_table': "DeiT has a relative bias with position='relative'"}
 
@@ -33,24 +33,19 @@ PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with la
 def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
                   prefix: str | None = None, source_grid: tuple[int, int] | None = None,
                   exact: bool = False) -> TransferReport:
-    """Loads a backbone's ViT, and whatever else of it there is, from any checkpoint that has it.
-
-    The position embedding is resized to the model's own grid. The log gets the table of the
-    report.
+    """Loads a backbone from a checkpoint, resizes PE to its grid and logs the report.
 
     Args:
         model: a backbone of this package.
         path: see `read_checkpoint`.
-        min_share: the least share that must be found, 0..1.
+        min_share: the least share of the ViT's weights to be found, 0..1.
         prefix: see `backbone_state`.
-        source_grid: (h, w) in tokens of the checkpoint's position embedding, where it is not
-            square.
-        exact: whether the file has to hold all of the model and nothing else.
+        source_grid: (h, w) in tokens of the checkpoint's PE, if that is not square.
+        exact: whether the file must hold all weights of the model and no others.
 
     Raises:
-        CheckpointError: for a file that cannot be read, has no ViT, or less of it than
-            ``min_share``, or whose layers compute something else (see `match`); nothing of the
-            model has been changed then.
+        CheckpointError: for a file that cannot be read, has no ViT, less of it than ``min_share``,
+            or other layers (see `match`). The model is unchanged then.
     """
     if not 0 <= min_share <= 1:
         raise ValueError(f'min_share={min_share}: expected a share, 0..1')
@@ -71,12 +66,12 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
 
 
 def log(report: TransferReport, model: nn.Module, path: str) -> None:
-    """The report goes to the log, with a warning about what no model should lack unnoticed."""
+    """Logs the report; warns of missing PE and of norms left out."""
     print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
     for what, names in (
             ('no position embedding found for',
              [name for name in report.missing if re.search(r'pos_embed|bias_table', name)]),
-            ('its model has another joining, whose norms of the position embedding are left out:',
+            ('from a model with another joining; its norms of the position embedding are left out:',
              [name for name in report.unused if PE_NORM.fullmatch(name)])):
         if names:
             print_log(f'{path}: {what} {some(names, 1, str)}', logger='current',
@@ -85,7 +80,7 @@ def log(report: TransferReport, model: nn.Module, path: str) -> None:
 
 @WEIGHT_INITIALIZERS.register_module()
 class BackboneWeights:
-    """What a backbone's ``init_cfg`` stands for: `load_backbone` with these arguments."""
+    """A backbone's ``init_cfg``: calls `load_backbone` with these arguments."""
 
     def __init__(self, checkpoint: str, **options):
         self.checkpoint, self.options = checkpoint, options
@@ -96,13 +91,14 @@ class BackboneWeights:
 
 def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
         -> tuple[dict[str, Tensor], TransferReport]:
-    """What of a state dict fits a backbone, in the model's shapes, and the report about it.
+    """The weights of a state dict that fit a backbone, in its shapes, and the report.
+
+    Norms of PE, weights after the layers, and deeper layers may be left over.
 
     Raises:
-        CheckpointError: for a position embedding whose grid cannot be told, integers in the place
-            of weights, and a file that has more in the model's layers, or before them, than the
-            model: what it would compute without them has nothing to do with the file. PE's own
-            norms may be left over, and so may all that follows the layers, or is deeper.
+        CheckpointError: for PE of unknown grid, integers in place of weights, or weights in or
+            before the model's layers that the model does not have: it would compute something
+            else without them.
     """
     own = model.state_dict()
     state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
@@ -119,7 +115,7 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
     for name in [name for name, why in report.missing.items() if not why]:
         if name not in classifier:
             report.new[name] = report.missing.pop(name)
-    slots_used = bool(model.prefix_tokens())  # else the slots of a table are no weights of a ViT
+    slots_used = bool(model.prefix_tokens())  # unused slots do not count
     lacking = 0
     for name in filter(TABLE.fullmatch, own):
         slot = own[name].shape[2]
@@ -142,14 +138,13 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
 
 
 def check_places(model: Any, names: list[str]) -> None:
-    """Raises CheckpointError if a file's weights without a place change what layers compute.
+    """Raises CheckpointError if leftover weights belong in or before the model's layers.
 
-    ``names`` are of the weights that have no place in the model.
+    ``names`` are the file's weights without a place in the model.
     """
-    layers = {id(layer) for layer in model.layers_in_order()}
-    starts = [f'{name}.' for name, module in model.named_modules() if id(module) in layers]
+    starts = [f'{name}.' for name in model.layer_names()]
     starts += [start.replace('blocks.', 'layers.', 1) for start in starts
-               if start.startswith('blocks.')]  # mmpretrain's, where we have no name for the rest
+               if start.startswith('blocks.')]  # mmpretrain's name
     foreign = [name for name in names if not PE_NORM.fullmatch(name)
                and (name.startswith(tuple(starts)) or BEFORE_LAYERS.fullmatch(name))]
     if foreign:
@@ -163,9 +158,9 @@ def check_places(model: Any, names: list[str]) -> None:
 
 def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None) -> tuple[Tensor, int, tuple[int, int]]:
-    """A table of the file with the model's slots and grid, and how many slots and what grid it had.
+    """Fits a table to the model's slots and grid; also returns its own slots and grid.
 
-    Slots that the file lacks stay as the model has initialised them.
+    Slots that the file lacks keep the model's initial values.
     """
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()
@@ -178,17 +173,17 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
 
 def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
-    """How many of a table's entries are prefix slots, and the grid of the others.
+    """The number of a table's prefix slots, and the grid of the rest.
 
-    The tokens of the file tell the slots; a length alone never does. The grid is square, or the
-    model's own where only that fits.
+    The file's prefix tokens give the slots, never the table's length. The grid is square, or the
+    model's own if only that fits.
     """
     count = table.shape[1]
     if source_grid is not None:
         rest = count - math.prod(source_grid)
         if rest < 0:
-            raise CheckpointError(f'source_grid={tuple(source_grid)} has more tokens than {name}, '
-                                  f'which has {count}')
+            raise CheckpointError(f'source_grid={tuple(source_grid)} has more tokens than {name} '
+                                  f'({count})')
         height, width = source_grid
         return rest, (height, width)
     slots = [sum(token in state for token in ('cls_token', 'dist_token'))]
@@ -200,6 +195,6 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 for grid in ((math.isqrt(max(0, count - slot)),) * 2, model.grid)
                 if math.prod(grid) == count - slot}
     if len(readings) != 1:
-        raise CheckpointError(f'the grid of {name} cannot be told from its {count} tokens: give '
+        raise CheckpointError(f'{name} has {count} tokens, of unknown grid: give '
                               'source_grid=(h, w)')
     return readings.pop()

@@ -1,4 +1,4 @@
-"""What classification needs beside a backbone and mmpretrain's own heads; registers with it."""
+"""Classifiers and heads that mmpretrain lacks; importing this registers them."""
 from lape_mm.requirements import missing
 
 if not missing('mmpretrain', 'mmcv'):

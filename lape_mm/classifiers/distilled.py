@@ -1,4 +1,4 @@
-"""DeiT's training with a distillation token, which mmpretrain can only evaluate."""
+"""Training with DeiT's distillation token; mmpretrain can only evaluate it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ WEIGHTS = ('pretrained', 'checkpoint', 'checkpoint_path')
 
 
 def names_weights(cfg: Any) -> bool:
-    """Whether a config says anywhere what weights to load, from a file or from timm's store."""
+    """Whether any part of a config names weights to load."""
     if isinstance(cfg, Mapping):
         return any(cfg.get(key) for key in WEIGHTS) or names_weights(list(cfg.values()))
     return isinstance(cfg, (list, tuple)) and any(map(names_weights, cfg))
@@ -25,12 +25,10 @@ def names_weights(cfg: Any) -> bool:
 
 @MODELS.register_module()
 class DistilledClsHead(DeiTClsHead):
-    """A classifier for the pooled vector and one for the distillation token.
+    """A linear layer for the pooled vector and one for the distillation token.
 
-    Predictions average both scores, as DeiT does. In training the first learns the labels, and the
-    second what a teacher says; without a teacher both learn the labels.
-
-    Takes the arguments of mmpretrain's DeiTClsHead.
+    The first learns the labels, the second the labels that a teacher predicts; without a teacher
+    both learn the labels. Predictions average both scores. Takes the arguments of DeiTClsHead.
     """
 
     def loss(self, feats: tuple, data_samples: Sequence, teacher: Tensor | None = None,
@@ -38,13 +36,13 @@ class DistilledClsHead(DeiTClsHead):
         """DeiT's hard distillation (its equation 3).
 
         Args:
-            feats: as the backbone gives them; the last is a pair of (B, C).
-            data_samples: with labels, or scores where batch augmentation mixed them.
-            teacher: (B, classes), whose largest entries are the second classifier's labels.
-            share: of the teacher in the whole, 0..1.
+            feats: of the backbone; the last is a pair of (B, C).
+            data_samples: with labels, or scores if batch augmentation mixed them.
+            teacher: the teacher's scores, (B, classes).
+            share: weight of the teacher's part, 0..1.
 
         Returns:
-            ``loss_labels`` and ``loss_teacher``, which mmengine adds up.
+            ``loss_labels`` and ``loss_teacher``; mmengine adds them up.
         """
         pooled, token = self.pre_logits(feats)
         scores, token_scores = self.layers.head(pooled), self.layers.head_dist(token)
@@ -67,11 +65,11 @@ class DistilledClassifier(ImageClassifier):
 
     Args:
         teacher: a classifier's config, such as ``dict(type='TimmClassifier',
-            model_name='regnety_160', pretrained=True)``, which sees the same batch as the student;
-            None for none. It is built at the first iteration, with the weights that its config
-            names, frozen, and no part of checkpoints and averages. A module is taken as it is.
-        teacher_share: of the teacher in the loss, 0..1.
-        kwargs: see ImageClassifier; the head has to be a `DistilledClsHead`.
+            model_name='regnety_160', pretrained=True)``, or a module, or None. A config is built at
+            the first iteration with the weights that it names. The teacher sees the student's
+            batch, is frozen, and is no part of checkpoints and averages.
+        teacher_share: weight of the teacher's part of the loss, 0..1.
+        kwargs: see ImageClassifier; the head must be a `DistilledClsHead`.
 
     Raises:
         ValueError: a share outside 0..1, or another head.
@@ -86,31 +84,30 @@ class DistilledClassifier(ImageClassifier):
             raise ValueError(f'head={type(self.head).__name__}: DistilledClassifier expected '
                              'lape_mm.DistilledClsHead')
         self.teacher_share = teacher_share
-        # in a list, so that state dicts, averages and DDP do not see it
+        # a list hides it from state dicts, averages and DDP
         self._teacher: list[Any] = [] if teacher is None else [teacher]
 
     def init_weights(self) -> None:
-        """As of any model, called before training.
+        """Called before training.
 
         Raises:
-            CheckpointError: the teacher's config names no weights for all of it, so that it would
-                say noise.
+            CheckpointError: the teacher's config does not name weights for the whole classifier.
         """
         for teacher in self._teacher:
-            # a backbone's alone would leave the classifier random
+            # weights of its backbone alone would leave its classifier random
             if isinstance(teacher, Mapping) and not names_weights(
                     {key: value for key, value in teacher.items() if key != 'backbone'}):
                 raise CheckpointError(
-                    f'teacher={dict(teacher)!r:.300}: names no weights of a whole classifier, '
-                    "expected pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
-                    'checkpoint=..), as its type takes them, or teacher=None')
+                    f'teacher={dict(teacher)!r:.300} names no weights for all of the classifier: '
+                    "set pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
+                    'checkpoint=..), whichever its type takes, or teacher=None')
         super().init_weights()
 
     def _build_teacher(self) -> None:
         if self._teacher and not isinstance(self._teacher[0], nn.Module):
             self._teacher[0] = MODELS.build(self._teacher[0])
-            # it is what loads an init_cfg; where there is none, weights have been loaded already,
-            # and timm's models would draw them anew
+            # loads an init_cfg; without one the weights are there already, and timm would draw them
+            # again
             if any(names_weights(getattr(module, 'init_cfg', None))
                    for module in self._teacher[0].modules()):
                 self._teacher[0].init_weights()
@@ -118,7 +115,7 @@ class DistilledClassifier(ImageClassifier):
             teacher.eval().requires_grad_(False)
 
     def loss(self, inputs: Tensor, data_samples: Sequence) -> dict[str, Tensor]:
-        """(B, 3, H, W) and its labels to the losses of `DistilledClsHead`."""
+        """Images (B, 3, H, W) and their labels to the losses of `DistilledClsHead`."""
         scores = None
         self._build_teacher()
         for teacher in self._teacher:

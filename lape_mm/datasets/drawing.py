@@ -1,8 +1,8 @@
-"""What a scene looks like: shapes, textures, backgrounds, and the composition of one picture.
+"""Draws one scene: shapes and textures over a background.
 
-Everything is drawn from one random stream given by the caller, colours and textures independently
-of the class, so that only the outline tells what an object is. Outlines are rasterised at
-``SUPERSAMPLING`` times the picture's size: that gives anti-aliased edges and exact visible parts.
+The caller passes the random stream. Colours and textures do not depend on the class, so only the
+outline tells what an object is. Outlines are drawn at ``SUPERSAMPLING`` times the size of the
+picture, which gives anti-aliased edges and exact visible parts.
 """
 import math
 from dataclasses import dataclass
@@ -14,25 +14,23 @@ CLASSES = ('disc', 'square', 'triangle', 'star', 'ring', 'cross')
 STUFF = ('ground', 'sky')
 SUPERSAMPLING = 4
 
-# Least and most mean of the three channels of objects and of backgrounds. Objects that are lighter
-# than what they lie on (distractors are either) are far quicker to learn from scratch.
+# Range of the mean over the channels, of objects and of backgrounds. Objects lighter than their
+# background are far quicker to learn from scratch.
 CONTRASTS = dict(lighter=((155, 230), (20, 100)), any=((30, 230), (40, 215)))
-
 _TRIES = 25
 _SUBPIXEL_BITS = 4
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture and the truth about it.
+    """One picture and its ground truth; S = ``SUPERSAMPLING``.
 
     Attributes:
         image: (H, W, 3) uint8, RGB.
-        labels: Index into ``CLASSES`` of each object, from the lowest to the topmost.
-        owner: (H * S, W * S) uint8, S = ``SUPERSAMPLING``: 0 where no object is seen, k where
-            ``labels[k - 1]`` is.
-        stuff: (H, W) uint8, the background as if there were no objects: 0 on the blurred seam
-            between two kinds, k for ``STUFF[k - 1]``. Distractors belong to what they lie on.
+        labels: index into ``CLASSES`` of each object, from the lowest to the topmost.
+        owner: (H * S, W * S) uint8: 0 where no object is visible, k where ``labels[k - 1]`` is.
+        stuff: (H, W) uint8, the background without objects: 0 on the blurred horizon, k for
+            ``STUFF[k - 1]``. Distractors count as the background below them.
     """
 
     image: np.ndarray
@@ -53,21 +51,13 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
                objects: tuple[int, int], size_range: tuple[float, float],
                spread: tuple[float, float], turn: float, distractors: tuple[int, int],
                min_visible: float, contrast: str) -> Scene:
-    """Draw one scene.
+    """Draws one scene; all arguments not listed are those of `scenes.prepare`.
 
     Args:
-        rng: The only source of chance.
-        image_size: (height, width) in pixels.
-        first_label: Class of the lowest object, index into ``CLASSES``; the others are drawn.
-        objects: Least and most objects. A place is looked for ``_TRIES`` times; an object that
-            finds none is left out, so crowded settings may hold fewer (never less than one).
-        size_range: Least and most diameter of an object's outline (before a slight squeeze) as a
-            share of the shorter side of the picture.
-        spread: Where the centres of objects lie, from 0 (left, top) to 1 (right, bottom).
-        turn: Objects are turned by up to so many degrees, either way.
-        distractors: Least and most shapes of no class, all beneath the objects.
-        min_visible: Share of every object that stays visible (not covered, not outside).
-        contrast: A key of ``CONTRASTS``.
+        rng: the only source of randomness.
+        first_label: class of the lowest object, an index into ``CLASSES``; the others are random.
+        objects: (least, most); an object without a free place after ``_TRIES`` tries is left out,
+            except the first.
     """
     height, width = image_size
     object_light, back_light = CONTRASTS[contrast]
@@ -103,7 +93,7 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
 
 
 def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible):
-    """Mask (bool, supersampled) and full area of a new object that leaves enough of all to see."""
+    """Supersampled mask and full area of a new object that leaves the others visible, or None."""
     height, width = (side // SUPERSAMPLING for side in owner.shape)
     seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
     shorter = min(height, width)
@@ -117,7 +107,7 @@ def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
         area = _area(outline) * SUPERSAMPLING ** 2
         mask = _rasterise(outline, (height, width))
         covered = np.bincount(owner[mask], minlength=len(areas) + 1)[1:]
-        # More than min_visible: what lies outside and what gets covered add up.
+        # stricter than min_visible, since later objects may cover more
         inside = np.count_nonzero(mask) >= (1 + min_visible) / 2 * area
         if last_resort or inside and np.all(seen - covered >= min_visible * np.array(areas)):
             return mask, area
@@ -130,22 +120,22 @@ def _polar(angles, radii) -> np.ndarray:
     return np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
 
 
-def _turn(corners: int) -> np.ndarray:
-    return np.arange(corners) * (2 * math.pi / corners)
+def _corners(count: int, start: float = 0.) -> np.ndarray:
+    """(count,) angles around a circle."""
+    return np.arange(count) * (2 * math.pi / count) + start
 
 
 def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
     up = -math.pi / 2
-    if name == 'disc':
-        return [_polar(_turn(48), 1.0)]
+    if name in ('disc', 'ring'):
+        outer = _polar(_corners(48), 1.)
+        return [outer] if name == 'disc' else [outer, outer * rng.uniform(.48, .6)]
     if name == 'square':
-        return [_polar(_turn(4) + math.pi / 4, 1.0)]
+        return [_polar(_corners(4, math.pi / 4), 1.)]
     if name == 'triangle':
-        return [_polar(_turn(3) + up, 1.0)]
+        return [_polar(_corners(3, up), 1.)]
     if name == 'star':
-        return [_polar(_turn(10) + up, np.tile([1.0, rng.uniform(0.36, 0.44)], 5))]
-    if name == 'ring':
-        return [_polar(_turn(48), 1.0), _polar(_turn(48), rng.uniform(0.48, 0.6))]
+        return [_polar(_corners(10, up), np.tile([1., rng.uniform(.36, .44)], 5))]
     arm = rng.uniform(0.26, 0.34)
     corner = np.array([[1, -arm], [1, arm], [arm, arm]])
     quarter = np.array([[0, 1], [-1, 0]])
@@ -153,14 +143,14 @@ def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
 
 
 def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:
-    """Outline and diameter in pixels of something that is no object."""
+    """Outline and diameter, in pixels, of a shape of no class."""
     kind = rng.choice(('line', 'bar', 'blob', 'arc'))
     if kind in ('line', 'bar'):
         length = rng.uniform(0.3, 1.2) if kind == 'line' else rng.uniform(0.25, 0.5)
         thin = rng.uniform(1.0, 2.5) / (length * shorter) if kind == 'line' else rng.uniform(.1, .2)
         return [np.array([[-1, -thin], [1, -thin], [1, thin], [-1, thin]])], length * shorter
     if kind == 'blob':
-        angles = _turn(64)
+        angles = _corners(64)
         radii = 1 + sum((rng.uniform(0.15, 0.3) * np.sin(lobes * angles + rng.uniform(0, 6.3))
                          for lobes in (2, 3)), np.zeros(len(angles)))
         return [_polar(angles, radii / radii.max())], rng.uniform(0.12, 0.35) * shorter
@@ -171,7 +161,7 @@ def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray
 
 
 def _place(rng, outline, center, diameter, turn) -> list[np.ndarray]:
-    """The outline in pixels: squeezed a little, turned, scaled and moved."""
+    """The outline in pixels: squeezed, turned, scaled and moved."""
     angle = math.radians(rng.uniform(-turn, turn))
     squeeze = rng.uniform(0.85, 1.0)
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
@@ -179,7 +169,7 @@ def _place(rng, outline, center, diameter, turn) -> list[np.ndarray]:
 
 
 def _area(outline: list[np.ndarray]) -> float:
-    """Area of the first curve less the holes, in square pixels."""
+    """Area of the first curve without the holes, in square pixels."""
     first, *holes = (abs(cv2.contourArea(curve.astype(np.float32))) for curve in outline)
     return first - sum(holes)
 
@@ -207,15 +197,15 @@ def _paint(canvas: np.ndarray, mask: np.ndarray, picture: np.ndarray) -> None:
 # -- colours and textures -------------------------------------------------------------------------
 
 def _color(rng, light) -> np.ndarray:
-    """(3,) any hue; the mean of the channels drawn from the range ``light``."""
+    """(3,) of any hue, with the mean of its channels in the range ``light``."""
     color = rng.uniform(15, 245, 3)
     return np.clip(color + rng.uniform(*light) - color.mean(), 10, 245)
 
 
 def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
-    """(2, 3) two related colours; the first keeps ``least`` (RGB distance) from all of ``avoid``.
+    """Two related colours, (2, 3); the first is ``least`` away, in RGB, from all of ``avoid``.
 
-    Where the colours to avoid leave none within some tries, the farthest one seen is taken.
+    After ``_TRIES`` tries the most distant colour is taken.
     """
     best, best_distance = np.zeros(3), -1.0
     for _ in range(_TRIES):
@@ -254,7 +244,7 @@ def _texture(rng, image_size, colors) -> np.ndarray:
     elif kind == 'gradient':
         mix = 0.5 + 0.5 * np.sin(along / rng.uniform(0.15, 0.4) / min(image_size))
     else:
-        # One period is 5 to 12 pixels of a 160-pixel picture, in any size of picture.
+        # 5 to 12 pixels in a picture of 160 pixels
         period = rng.uniform(0.032, 0.075) * min(image_size) / (2 * math.pi)
         wave = np.sin(along / period)
         if kind == 'checker':
@@ -266,10 +256,10 @@ def _texture(rng, image_size, colors) -> np.ndarray:
 
 
 def _background(rng, image_size, light):
-    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the two mean colours.
+    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the mean colours of ground and sky.
 
-    A smooth sky above, a rough or patterned ground below; a tilted horizon between them. The seam
-    is blurred over some pixels, and where it is, nobody could say which of both a pixel is.
+    The sky is smooth and the ground rough or patterned. The tilted horizon is blurred over some
+    pixels, which are unlabelled.
     """
     height, width = image_size
     ground_color, sky_color = _color(rng, light), _color(rng, light)

@@ -1,7 +1,7 @@
-"""Scenes written to disk as genuine COCO, ADE20K and ImageNet folders.
+"""Writes scenes as COCO, ADE20K and ImageNet folders.
 
-A writer gets a folder that exists and is empty, and ``scenes(split)``, which yields (index, Scene)
-of one split. File names and ids depend on the index alone, so a longer data set only adds files.
+A writer gets an empty folder and ``scenes(split)``, which yields (index, Scene). File names and ids
+depend on the index alone, so a longer data set only adds files.
 """
 import json
 from collections.abc import Callable, Iterator
@@ -12,17 +12,17 @@ import numpy as np
 
 from .drawing import CLASSES, STUFF, SUPERSAMPLING, Scene
 
-# With gaps, as COCO's own ids have: whoever takes an id for an index shall notice here.
+# with gaps, as in COCO, so that an id taken for an index shows up here
 COCO_CATEGORY_IDS = (1, 2, 4, 7, 8, 13)
 COCO_CLASSES = CLASSES
 COCO_PALETTE = ((220, 20, 60), (0, 130, 255), (255, 180, 0), (0, 200, 90), (170, 60, 230),
                 (0, 215, 215))
 
-# Label 0 is unlabelled and label k is ADE_CLASSES[k - 1] (reduce_zero_label=True).
+# label 0 is unlabelled, label k is ADE_CLASSES[k - 1] (reduce_zero_label=True)
 ADE_CLASSES = CLASSES + STUFF
 ADE_PALETTE = COCO_PALETTE + ((120, 90, 60), (200, 225, 250))
 
-# No such synsets exist, so that nobody takes these folders for a part of ImageNet.
+# ids that ImageNet does not have, so nobody mistakes these folders for a part of it
 IMAGENET_WNIDS = tuple(f'n9000000{number}' for number in range(1, len(CLASSES) + 1))
 IMAGENET_CLASSES = CLASSES
 
@@ -70,10 +70,10 @@ def _rounded(numbers) -> list[float]:
 
 
 def outlines(mask: np.ndarray) -> list[np.ndarray]:
-    """Polygons, (N, 2) of (x, y) pixel centres, whose union is ``mask``; specks are left out.
+    """Polygons, (N, 2) of (x, y) pixel centres, whose union is ``mask`` without specks.
 
-    COCO unites the polygons of an instance and knows no holes. So a part with a hole is cut down
-    the middle of the hole into parts without; both keep the column of the cut, which leaves no gap.
+    COCO unites the polygons of an instance and has no holes. A part with a hole is therefore cut
+    through the hole; both halves keep the column of the cut, so no gap remains.
     """
     curves, tree = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     holes = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent >= 0]
@@ -131,6 +131,6 @@ WRITERS = dict(coco=write_coco, ade=write_ade, imagenet=write_imagenet)
 
 
 def _write(path: Path, image: np.ndarray, options: tuple) -> None:
-    # encode + write_bytes: imwrite reports a full disk or a bad path by its return value only.
+    # cv2.imwrite raises nothing when the disk is full
     encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1]
     path.write_bytes(encoded.tobytes())

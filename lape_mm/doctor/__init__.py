@@ -1,7 +1,7 @@
-"""Says what of an installation works, what does not, and the command that mends it.
+"""Checks an installation, and names the command that repairs what is broken.
 
     python -m lape_mm.doctor [CONFIG]
 
-Everything is imported inside a check, because it is what may be broken; what rests on something
-broken is not tried, so that a cause is named once. The exit status is 1 where something is broken.
+Every import happens inside a check, since it may fail. Whatever depends on a broken module is not
+tried, so each cause is named once. The exit status is 1 if something is broken.
 """

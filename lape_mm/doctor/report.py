@@ -1,91 +1,87 @@
-"""What the doctor found, and what mends the errors that imports are known to end in."""
+"""The doctor's report, and the commands that repair known import errors."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
-from lape_mm.requirements import install_hint, plain_mmcv
+from lape_mm.requirements import install_hint, missing, plain_mmcv
 from lape_mm.wording import first_line
 
 ONEDL = 'pip install "lape_mm[onedl]"'
-# what an import's error says -> what mends it
-REMEDIES = (
-    ("No module named 'pkg_resources'", 'pip install "setuptools<82"  (later ones have no '
-     'pkg_resources)'),
-    ('libGL.so', 'pip install opencv-python-headless, or install the system package libgl1'),
-    ('torchvision::nms', 'pip install --force-reinstall torch torchvision  (of one source, '
-     'together)'),
-    ('numpy.core', 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'),
-    ('_ARRAY_API', 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'),
-    ('compiled using NumPy 1', 'pip install "numpy<2"'),
-    ('undefined symbol', f'{plain_mmcv()}  (mmcv was compiled for another torch)'),
-)
+NUMPY = 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'
+# part of an import error -> the command that repairs it
+REMEDIES = {
+    "No module named 'pkg_resources'":
+        'pip install "setuptools<82"  (later versions have no pkg_resources)',
+    'libGL.so': 'pip install opencv-python-headless, or install the system package libgl1',
+    'torchvision::nms':
+        'pip install --force-reinstall torch torchvision  (from one index, together)',
+    'numpy.core': NUMPY, '_ARRAY_API': NUMPY, 'compiled using NumPy 1': NUMPY,
+    'undefined symbol': f'{plain_mmcv()}  (mmcv was compiled for another torch)',
+}
 
 
-@dataclass
-class Finding:
-    """One line of the report.
-
-    Attributes:
-        status: 'ok', 'note' or 'BROKEN'.
-        text: what was found.
-        remedy: the command that mends it, '' where there is nothing to mend.
-    """
-
-    status: str
-    text: str
-    remedy: str = ''
-
-
-@dataclass
 class Doctor:
-    """Runs the checks in order and keeps what they found.
+    """Prints findings as they come, and keeps them.
 
     Attributes:
-        findings: so far.
-        broken: modules that cannot be used, which later checks ask for.
+        findings: (status, text) each; the status is 'ok', 'note' or 'BROKEN'.
+        broken: modules that cannot be used.
     """
 
-    findings: list[Finding] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
+    def __init__(self):
+        self.findings: list[tuple[str, str]] = []
+        self.broken: set[str] = set()
 
     def say(self, status: str, text: str, remedy: str = '') -> None:
-        """Notes a finding and prints it at once."""
-        self.findings.append(Finding(status, text, remedy))
+        """Prints a finding, and the command that repairs it."""
+        self.findings.append((status, text))
         print(f'{status:<7} {text}', flush=True)
         if remedy:
             print(f'{"":<7}   mend: {remedy}', flush=True)
 
-    def attempt(self, module: str, needs: tuple[str, ...] = (), remedy: str = ''):
-        """A module, or None where it cannot be imported, or rests on one that cannot."""
+    def blame(self, module: str, text: str, remedy: str) -> None:
+        """Says that a module is broken."""
+        self.broken.add(module)
+        self.say('BROKEN', text, remedy)
+
+    def attempt(self, module: str, needs: tuple[str, ...] = (), remedy: str = '') -> Any:
+        """Imports a module; None if it fails, or if a module that it needs is broken."""
         if causes := sorted(self.broken & set(needs)):
             self.broken.add(module)
-            self.say('note', f'{module}: not tried, since {", ".join(causes)} does not work')
+            self.say('note', f'{module}: skipped, because {", ".join(causes)} is broken or missing')
+            return None
+        if '.' not in module and missing(module):
+            self.blame(module, f'{module} is not installed', hint(module))
             return None
         try:
             return import_module(module)
-        except Exception as error:  # a broken package raises whatever it likes
-            self.broken.add(module)
-            self.say('BROKEN', f'{module} cannot be imported: '
-                     f'{first_line(error, kind=True)}', remedy_of(module, error) or remedy)
+        except Exception as error:  # a broken package can raise anything
+            self.blame(module, f'{module} cannot be imported: {first_line(error, kind=True)}',
+                       remedy_of(module, error) or remedy)
             return None
 
 
+def hint(module: str) -> str:
+    """The command that installs a module."""
+    return install_hint(module).partition(': ')[2]
+
+
 def remedy_of(module: str, error: Exception) -> str:
-    """What mends an import's error, as far as it is known."""
+    """The command that repairs an import error, '' if none is known."""
     text = str(error)
     if isinstance(error, AssertionError) and 'incompatible' in text:
         # upstream mmdet 3.3.0 and mmsegmentation 1.2.2 refuse mmcv 2.2 and later
-        return (f'{plain_mmcv(upstream=True)} (what upstream {module} accepts), or the forks, '
-                f'which take later ones: {ONEDL}')
-    for sign, remedy in REMEDIES:
+        return (f'{plain_mmcv(upstream=True)} (the mmcv that upstream {module} accepts), or the '
+                f'forks, which accept later ones: {ONEDL}')
+    for sign, remedy in REMEDIES.items():
         if sign in text:
             return remedy
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return install_hint(error.name.split('.')[0]).split(': ', 1)[-1]
+        return hint(error.name.partition('.')[0])
     return ''
 
 
-def version_of(module) -> str:
-    """A module's version, '?' where it does not say."""
+def version_of(module: Any) -> str:
+    """A module's version, '?' if it has none."""
     return str(getattr(module, '__version__', '?'))

@@ -1,5 +1,5 @@
-"""Trained models as files for other runtimes.
+"""Exports trained models for other runtimes.
 
-    graph   what of a classifier, segmenter or detector goes into a file
-    onnx    the file, written only where onnxruntime gives what PyTorch gives
+    graph   the part of a classifier, segmenter or detector that is exported
+    onnx    ONNX files, written only if onnxruntime reproduces PyTorch's outputs
 """

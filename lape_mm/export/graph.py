@@ -1,4 +1,4 @@
-"""What an exported file computes: from raw images to logits, or to a detector's maps."""
+"""The exported part of a model: from raw images to logits, or to a detector's maps."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 class Graph(nn.Module):
-    """A model between its images and its post-processing, normalisation included.
+    """A model from its images to its post-processing, with normalisation.
 
-    Takes float32 images (B, channels, H, W), 0..255, in the order of channels in which the config's
-    pipeline begins (OpenCV's BGR, except for CIFAR-100's RGB), and gives, by what the model is:
+    Takes float32 images (B, channels, H, W), 0..255, in the channel order in which the config's
+    pipeline starts (OpenCV's BGR; RGB for CIFAR-100). Returns
 
         classifier   logits (B, classes)
         segmenter    logits (B, classes, H, W), resized to the image as mmseg does before argmax
@@ -20,9 +20,8 @@ class Graph(nn.Module):
 
     Args:
         model: of mmpretrain, mmseg or mmdet, with its ``data_preprocessor``.
-        img_size: (h, w) in pixels. The data preprocessor's padding is not part of this.
-        turned: whether the steps of the pipeline turn the channels round, as those of
-            ImageNet's configs do.
+        img_size: (h, w) in pixels; the padding of the data preprocessor is not exported.
+        turned: whether the pipeline itself swaps RGB and BGR, as ImageNet's configs do.
     """
 
     mean: Tensor | None
@@ -39,15 +38,15 @@ class Graph(nn.Module):
         self.register_buffer('std', std)
 
     def output_names(self, outputs: Sequence[Tensor]) -> list[str]:
-        """A name for each of them."""
+        """A name for each output."""
         if self.task == 'detector':
             return [f'map{level}' for level in range(len(outputs))]
         return ['logits']
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Images to a tuple of outputs, see the class."""
         if self.swaps_channels:
-            # not by flip, which exporters make a step backwards of
+            # flip is exported as a slice with a negative step
             image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
         if self.mean is not None and self.std is not None:
             image = (image - self.mean) / self.std
@@ -59,7 +58,7 @@ class Graph(nn.Module):
 
 
 def task_of(model: nn.Module) -> str:
-    """'segmenter', 'detector' or 'classifier', by the parts that the toolboxes give a model.
+    """'segmenter', 'detector' or 'classifier', by the parts of the model.
 
     Raises:
         ValueError: it is none of these.
@@ -74,10 +73,10 @@ def task_of(model: nn.Module) -> str:
 
 
 def normalisation(preprocessor: Any) -> tuple[Tensor | None, Tensor | None, bool]:
-    """Mean and std, (channels, 1, 1) or None each, and whether the channels are turned round.
+    """Mean and std, (channels, 1, 1) or None each, and whether it swaps RGB and BGR.
 
-    mmpretrain's preprocessor calls the last ``to_rgb``, upstream mmseg's ``channel_conversion``
-    and mmengine's ``_channel_conversion``.
+    The swap is ``to_rgb`` in mmpretrain, ``channel_conversion`` in upstream mmseg and
+    ``_channel_conversion`` in mmengine.
     """
     swaps = any(getattr(preprocessor, name, False)
                 for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))

@@ -1,11 +1,11 @@
-"""ONNX files, written only where onnxruntime gives what PyTorch gives on real images."""
+"""Exports ONNX files, only if onnxruntime reproduces PyTorch's outputs on real images."""
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,13 +18,13 @@ from lape_mm.wording import first_line
 from .graph import Graph
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
-OPSETS = (18, 23)  # what PyTorch's exporter writes; below, it cannot express padding
+OPSETS = (18, 23)  # of PyTorch's exporter; lower ones cannot express padding
 BATCHES = (1, 3)
 TOLERANCE = 1e-4
 
 
 class ExportError(ValueError):
-    """A model that cannot be exported, or whose file would compute something else."""
+    """The model cannot be exported, or its file computes something else."""
 
 
 def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
@@ -32,25 +32,25 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
                 notes: Mapping | None = None) -> float:
     """Folds a model, exports its `Graph`, compares it with the unfolded model, and writes it.
 
-    The file's input is ``image``, see `Graph`, of any batch and one size; its metadata has
-    ``task``, ``img_size``, ``joining``, ``folded`` and the notes, as JSON.
+    The file takes ``image``, see `Graph`, with any batch and one size. Its metadata has ``task``,
+    ``img_size``, ``swaps_channels``, ``folded`` and the notes, as JSON.
 
     Args:
-        model: of mmpretrain, mmseg or mmdet around a backbone of this package; is left as it is,
-            but for evaluation mode.
-        images: for the comparison, raw as the config's pipeline begins with them, (channels, H,
-            W) of one size; three of them are used, fewer are repeated.
+        model: of mmpretrain, mmseg or mmdet around a backbone of this package; it is set to
+            evaluation mode and not changed otherwise.
+        images: raw images to compare on, (channels, H, W) of one size, as the config's pipeline
+            reads them; three are used, fewer are repeated.
         out: file to write.
         opset: of the file.
         turned: see `Graph`.
-        notes: further metadata, such as the classes.
+        notes: more metadata, such as the classes.
 
     Returns:
         the largest difference between onnxruntime and PyTorch, relative to the output's scale.
 
     Raises:
-        ImportError: a package that this needs is missing; says how to install it.
-        ExportError: the model cannot be exported, or the outputs differ. Nothing is written then.
+        ImportError: a package is missing; says how to install it.
+        ExportError: the model cannot be exported, or the outputs differ; nothing is written.
     """
     require(*NEEDED)
     if not OPSETS[0] <= opset <= OPSETS[1]:
@@ -75,7 +75,7 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
 
 @torch.no_grad()
 def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
-    """The file's content, for any batch of images of the size of these, (2, channels, H, W).
+    """The content of the file, for batches of images of this size, (2, channels, H, W).
 
     Raises:
         ExportError: PyTorch's exporter cannot express the model.
@@ -88,15 +88,15 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
                 graph, (images,), dynamo=True, opset_version=opset, verbose=False,
                 dynamic_shapes=({0: torch.export.Dim('batch')},),
                 input_names=['image'], output_names=names)
-        assert program is not None  # it is one with dynamo
-    except Exception as error:  # whatever in the model it stumbles upon
+        assert program is not None  # for mypy; dynamo returns a program
+    except Exception as error:  # the exporter can raise anything
         cause = error.__cause__ or error
         raise ExportError(f'PyTorch cannot export {type(graph.model).__name__} to ONNX: '
                           f'{first_line(cause, kind=True)}') from error
     proto = program.model_proto
     written = {entry.version for entry in proto.opset_import if entry.domain == ''}
     if written != {opset}:
-        raise ExportError(f'opset {opset}: the exporter could write {max(written)} alone')
+        raise ExportError(f'opset {opset}: the exporter can only write {max(written)}')
     for key, value in notes.items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, json.dumps(value)
@@ -104,7 +104,7 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
 
 
 def run_onnx(content: bytes, images: Tensor) -> list[Tensor]:
-    """What onnxruntime computes on the CPU."""
+    """Outputs of onnxruntime on the CPU."""
     import onnxruntime
     session = onnxruntime.InferenceSession(content, providers=['CPUExecutionProvider'])
     return [torch.from_numpy(output) for output in session.run(None, {'image': images.numpy()})]
@@ -116,11 +116,11 @@ def compare(content: bytes, graph: nn.Module, images: Tensor) -> float:
 
     Args:
         content: of the file.
-        graph: what it should compute.
-        images: (B, channels, H, W), of which batches of `BATCHES` are taken.
+        graph: the reference.
+        images: (B, channels, H, W); the batches of `BATCHES` are taken from it.
 
     Returns:
-        the difference; inf where number or shapes of the outputs differ or anything is not finite.
+        the difference; inf if shapes differ or an output is not finite.
     """
     worst = 0.
     for batch in BATCHES:
@@ -128,32 +128,25 @@ def compare(content: bytes, graph: nn.Module, images: Tensor) -> float:
         if [x.shape for x in ours] != [x.shape for x in theirs]:
             return float('inf')
         for a, b in zip(ours, theirs):
-            gap = ((a - b).abs().max() / b.abs().max().clamp(min=1e-12)).item()
-            worst = max(worst, gap if torch.isfinite(a).all() and torch.isfinite(b).all()
-                        else float('inf'))
+            finite = torch.isfinite(a).all() and torch.isfinite(b).all()
+            gap = (a - b).abs().max() / b.abs().max().clamp(min=1e-12)
+            worst = max(worst, gap.item() if finite else float('inf'))
     return worst
 
 
 def write(content: bytes, out: Path) -> None:
-    """All of a file, or none of it.
+    """Writes a file completely, or leaves what was there.
 
     Raises:
-        ExportError: it cannot be written there.
+        ExportError: it cannot be written.
     """
-    part = None
+    part = out.with_name(f'.{out.name}.{os.getpid()}')
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f'.{out.name}.',
-                                         delete=False) as file:
-            part = file.name
-            file.write(content)
-        # as open() would have made it: a temporary file is for its owner alone
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(part, 0o666 & ~mask)
-        os.replace(part, out)
+        part.write_bytes(content)
+        part.replace(out)
     except OSError as error:
         raise ExportError(f'{out}: cannot be written ({error.strerror})') from error
     finally:
-        if part is not None and os.path.exists(part):
-            os.unlink(part)
+        with suppress(OSError):  # there is nothing to remove
+            part.unlink()

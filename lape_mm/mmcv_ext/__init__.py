@@ -1,8 +1,8 @@
-"""mmcv's operators from torchvision and PyTorch, where the compiled extension is absent.
+"""mmcv's operators on torchvision and PyTorch, for an mmcv without its compiled extension.
 
-`install` appends a finder to `sys.meta_path`. Python asks it last, so it finds `mmcv._ext` only
-where mmcv was installed without compiled operators; nothing of mmcv is written or patched. The
-module it finds is `operators.py` of this folder, under the name `mmcv._ext`.
+`install` appends a finder to `sys.meta_path`. Python asks it last, so a compiled `mmcv._ext` comes
+first. Without one, the finder loads `operators.py` of this folder under that name. Nothing in mmcv
+is written or patched.
 
 This file imports neither torch nor mmcv: it runs before anything imports `mmcv.ops`.
 """
@@ -32,6 +32,6 @@ def install() -> None:
 
 
 def compiled() -> bool:
-    """Whether mmcv is installed with compiled operators, for whichever devices. Imports nothing."""
+    """Whether mmcv is installed with compiled operators, for any device. Imports nothing."""
     spec = find_spec('mmcv')
     return bool(spec and spec.origin and any(Path(spec.origin).parent.glob('_ext.*')))

@@ -1,8 +1,8 @@
-"""The module `mmcv._ext` without compiled code: what mmdet, mmseg and mmpretrain call of it.
+"""The operators of `mmcv._ext` that mmdet, mmseg and mmpretrain call, without compiled code.
 
-Functions have the names and arguments of mmcv's extension: the caller allocates the results, the
-operator fills them. They take CPU and CUDA tensors in float32, and in half precision where
-torchvision does. Any other operator of mmcv raises NotImplementedError when it is called.
+Functions have the names and arguments of mmcv's extension: the caller allocates the results, and
+the operator fills them. They take CPU and CUDA tensors in float32, and in half precision where
+torchvision does. Other operators of mmcv raise NotImplementedError when called.
 
 Source: the operators' definitions in mmcv 2.3.6, ``mmcv/ops/csrc``.
 """
@@ -33,8 +33,8 @@ def __getattr__(name: str):
 
     def absent(*args, **kwargs) -> NoReturn:
         raise NotImplementedError(
-            f'mmcv.ops: {name} needs compiled code, which this mmcv was installed without, and '
-            f'lape_mm does not provide it. To compile all operators: {build_mmcv()}')
+            f'mmcv.ops: {name} needs compiled operators. This mmcv has none, and lape_mm does not '
+            f'provide this one. To compile all of them: {build_mmcv()}')
     return absent
 
 
@@ -51,15 +51,15 @@ def get_compiling_cuda_version() -> str:
 # non-maximum suppression
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Indices of the boxes, (N, 4), that are kept, by descending score.
+    """Indices of the kept boxes of (N, 4), by descending score.
 
-    Sides are measured as x2 - x1 + offset.
+    The width of a box is x2 - x1 + offset.
     """
     order = scores.sort(descending=True).indices
     boxes = boxes[order].float()
     if offset:
         boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
-    # ranks for scores: torchvision must not order ties in a way of its own
+    # ranks instead of scores, since torchvision may order ties differently
     ranks = torch.arange(len(order), 0, -1, device=boxes.device, dtype=torch.float32)
     # mmcv compares in float32
     return order[vision.nms(boxes, ranks, float(np.float32(iou_threshold)))]
@@ -67,19 +67,19 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
             min_score: float, method: int, offset: int) -> Tensor:
-    """Soft-NMS (ICCV 2017): fills ``dets``, (N, 5), from its top; gives the indices, (M,).
+    """Soft-NMS (ICCV 2017): fills the first M rows of ``dets``, (N, 5); returns indices, (M,).
 
     Args:
         boxes, scores, dets: CPU tensors.
-        method: 0 drops what overlaps, 1 decays linearly, 2 by a Gaussian.
+        method: 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
     """
     low, high = (side.numpy().astype(np.float32) for side in boxes.split(2, dim=1))
-    score = scores.numpy().astype(np.float32)  # a copy, as those above
+    score = scores.numpy().astype(np.float32)  # a copy, like low and high
     area = (high - low + np.float32(offset)).prod(axis=1)
     index = np.arange(len(score))
     done, count = 0, len(score)
     while done < count:
-        # two empty boxes give NaN, which is no maximum unless it comes first
+        # empty boxes give NaN, which counts as the maximum only in the first place
         best = done if np.isnan(score[done]) else done + int(np.nanargmax(score[done:count]))
         for entries in (low, high, score, area, index):
             entries[[done, best]] = entries[[best, done]]
@@ -90,14 +90,14 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
         with np.errstate(divide='ignore', invalid='ignore'):  # of two empty boxes
             iou = shared / (area[done] + area[rest] - shared)
         if method == 2:
-            # in float64, since NumPy's own float32 is not rounded as C's
+            # NumPy's exp rounds float32 differently from C's
             decay = np.exp(-(iou * iou) / np.float32(sigma), dtype=np.float64)
             score[rest] *= decay.astype(np.float32)
         else:
             decay = 1 - iou if method == 1 else np.zeros_like(iou)
             score[rest] *= np.where(iou >= np.float32(iou_threshold), decay, np.float32(1))
         place = done + 1
-        while place < count:  # what falls below min_score changes places with the last one
+        while place < count:  # the last box replaces one below min_score
             if score[place] < np.float32(min_score):
                 count -= 1
                 for entries in (low, high, score, area, index):
@@ -114,21 +114,21 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
                       argmax_x: Tensor, *, aligned_height: int, aligned_width: int,
                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
                       aligned: bool) -> None:
-    """Fills ``output``, (K, C, h, w); with pool_mode 0, max, also which sample of its bin it is."""
+    """Fills ``output``, (K, C, h, w), and with pool_mode 0 (max) the sample that each bin takes."""
     size = aligned_height, aligned_width
-    if rois.device.type == 'cpu':  # on a GPU a look at the boxes would wait for them
-        # of such a box torchvision reads anywhere in memory
+    if rois.device.type == 'cpu':  # on a GPU the check would synchronise
+        # for such a box torchvision reads outside of the map
         bad = ~rois.isfinite().all(dim=1)
         if aligned:
             bad |= (rois[:, 3:] < rois[:, 1:3]).any(dim=1)
         if bad.any():
-            raise ValueError('RoIAlign: boxes have to be finite, with x1 <= x2 and y1 <= y2, got '
+            raise ValueError('RoIAlign: boxes must be finite, with x1 <= x2 and y1 <= y2, got '
                              f'{rois[bad][0, 1:].tolist()}')
     if pool_mode:
         output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
         return
     for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
-        if not rows * columns:  # an empty box, which mmcv gives its lowest value
+        if not rows * columns:  # mmcv's value for an empty box
             output[few], argmax_y[few], argmax_x[few] = -10000., -1., -1.
             continue
         # a bin's samples are the bins of a finer grid, with one sample each
@@ -163,7 +163,7 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
 
 def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, aligned: bool) \
         -> Iterator[tuple[Tensor, tuple[int, int]]]:
-    """The samples of a bin, rows and columns, with the indices of the RoIs that have as many."""
+    """Yields indices of RoIs, and the rows and columns of samples that each of their bins has."""
     if ratio > 0:
         grids = rois.new_full((len(rois), 2), ratio)
     else:
@@ -180,7 +180,7 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
                      pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
     """Fills ``output``, (K, C, h, w), and ``argmax``, the cell of the map, -1 for an empty bin.
 
-    Not torchvision's, which rounds the corners: mmcv's bins reach from floor to ceil.
+    torchvision rounds the corners; mmcv's bins reach from floor to ceil.
     """
     height, width = input.shape[2:]
     steps = torch.arange(max(pooled_height, pooled_width) + 1, device=rois.device)
@@ -244,7 +244,7 @@ def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: 
 def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
                                   offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
                                   *, with_bias: bool, **settings) -> None:
-    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weighs the samples."""
+    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weights samples."""
     bias = bias if with_bias else unmodulated(input, weight)[1]
     output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
                                       True))
@@ -267,8 +267,8 @@ def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tenso
                       mask: Tensor | None, settings: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Gradients of input, weight, offset, mask and bias.
 
-    A sample at -1 exactly, as with padding and offsets of zero, lies where the map ends: mmcv gives
-    its offset no gradient, torchvision one. It is moved to -1.5, where both give none.
+    With padding and zero offsets, samples lie at -1, the edge of the map. Only torchvision gives
+    their offsets a gradient. They are moved to -1.5, where neither does.
     """
     split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
     moved = []
@@ -286,7 +286,7 @@ def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tenso
 
 
 def unmodulated(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The mask and the bias that torchvision wants where there is none."""
+    """The mask and bias that torchvision expects for none."""
     return input.new_zeros(len(input), 1), input.new_zeros(len(weight))
 
 
@@ -350,7 +350,7 @@ def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, g
 
 def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """Fills ``output``, (N,), from probabilities. A negative target costs nothing."""
+    """Fills ``output``, (N,), from probabilities. Negative targets cost nothing."""
     p = exact(softmax).gather(1, target.clamp(min=0)[:, None])[:, 0]
     loss = -alpha * (1 - p) ** gamma * p.clamp(min=TINY).log()
     output.copy_((loss * class_weight(weight, target)[:, 0]).where(target >= 0, 0))

@@ -1,8 +1,8 @@
-"""What the position embedding is: its kinds, and its resize to another token grid.
+"""Tables of position embedding (PE), and how they are resized to another token grid.
 
-A table is ``(1, P + h * w, C)``: P slots of prefix tokens (the class token's), then the patches row
-by row. A relative bias is a table ``((2h - 1) (2w - 1), heads)`` a layer, as in Swin: the bias of a
-pair of patches depends on their offset alone.
+A table is (1, P + h * w, C): P prefix tokens, such as the class token, then the patches row by row.
+A relative bias has one table ((2h - 1) (2w - 1), heads) per layer, as in Swin: the bias of two
+patches depends on their offset alone.
 """
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def sincos(positions: Tensor, dim: int) -> Tensor:
 
 def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tokens: int,
                    std: float = .02) -> nn.Parameter:
-    """A new table of the given kind, as the official LaPE code defines it.
+    """Makes a table of the given kind, as the official LaPE code does.
 
-    ``learnable`` is drawn from a normal distribution, truncated at two units. ``sincos_1d`` counts
-    the prefix tokens as the first positions. ``sincos_2d`` encodes x in the first half of the
-    channels and y in the second, with zeros for the prefix tokens. The sinusoids are frozen, but
-    parameters all the same, so that checkpoints hold them.
+    ``learnable`` is drawn from a truncated normal distribution. ``sincos_1d`` counts the prefix
+    tokens as the first positions. ``sincos_2d`` encodes x in the first half of the channels and y
+    in the second, with zeros for the prefix tokens. Sinusoids are frozen parameters, so that
+    checkpoints hold them.
 
     Args:
         kind: one of `KINDS`.
@@ -51,7 +51,7 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tok
         (1, P + h * w, C).
 
     Raises:
-        ValueError: for an unknown kind, or channels that do not divide by 2 (1-D) or 4 (2-D).
+        ValueError: for an unknown kind, or channels not divisible by 2 (1-D) or 4 (2-D).
     """
     if kind not in KINDS:
         raise ValueError(f'position={kind!r}: expected one of {", ".join(map(repr, KINDS))}')
@@ -75,10 +75,10 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tok
 
 def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
                  num_prefix_tokens: int, mode: str = 'bicubic') -> Tensor:
-    """Resizes the patches' part of a table from one grid to another; the prefix tokens' stays.
+    """Resizes the patches of a table to another grid and keeps the prefix tokens.
 
-    Never antialiased and with ``align_corners=False``: this is what DeiT, LaPE and ViT-Adapter
-    do (bicubic) and the official Segmenter (bilinear). timm's own resize antialiases.
+    Without antialiasing and with ``align_corners=False``, as in DeiT, LaPE and ViT-Adapter
+    (bicubic) and Segmenter (bilinear). timm's resize antialiases.
 
     Args:
         table: (1, P + h * w, C) over the old grid.
@@ -87,24 +87,24 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
         mode: one of `RESIZE_MODES`.
 
     Returns:
-        (1, P + h' * w', C); the table itself where the grids agree.
+        (1, P + h' * w', C); the table itself if the grids agree.
     """
     if tuple(old) == tuple(new):
         return table
     slots, patches = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     patches = patches.unflatten(1, old).permute(0, 3, 1, 2)
-    # interpolate knows no half precision on every device
+    # not every device interpolates in half precision
     wide = patches.float() if patches.dtype in (torch.float16, torch.bfloat16) else patches
     resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False)
     return torch.cat([slots, resized.to(table.dtype).flatten(2).transpose(1, 2)], dim=1)
 
 
 def relative_table(grid: tuple[int, int], num_heads: int) -> nn.Parameter:
-    """A new table of a relative bias, zeros as in the official LaPE code."""
+    """Makes the table of a relative bias: zeros, as in the official LaPE code."""
     height, width = grid
     return nn.Parameter(torch.zeros((2 * height - 1) * (2 * width - 1), num_heads))
 
 
 def relative_index(grid: tuple[int, int]) -> Tensor:
-    """(N, N) rows of the table for each pair of the N = h * w patches, query by key."""
+    """(N, N), query by key: the table row for each pair of the N = h * w patches."""
     return gen_relative_position_index(grid)

@@ -1,8 +1,7 @@
 """Where the position embedding (PE) enters an encoder: the one idea of both papers.
 
-The answer never depends on the image, only on parameters and the token grid. A joining, which is
-LaPE's own word, therefore turns PE into a `PositionPlan` once a forward, and every encoder only
-carries that plan out.
+The answer never depends on the image, only on parameters and the token grid. A joining (LaPE's
+word) therefore turns PE into a `PositionPlan` once per forward, and the encoder applies the plan.
 
     default   residual[0] = pos                                                     eq. 1-4
     share     residual[l] = pos          for every layer l               LaPE, table 7
@@ -12,8 +11,8 @@ carries that plan out.
               no class token: the tokens are averaged
     mpvg      pvg and post_norm = LN'(pos)                                          eq. 11
 
-With a relative bias in the place of pos, default gives attn_bias[l] = bias_l and lape gives
-attn_bias[l] = LN'_l(bias_l), normalised over the keys; the others have no meaning there.
+With a relative bias instead of pos, default gives attn_bias[l] = bias_l and lape gives
+attn_bias[l] = LN'_l(bias_l), normalised over the keys. The others are undefined there.
 
 Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 """
@@ -32,10 +31,9 @@ from .norm import NORMS, PositionNorm
 
 @dataclass(frozen=True)
 class PositionPlan:
-    """What an encoder of L layers adds, and to what: tensors of (1, T, C), or None for nothing.
+    """What an encoder of L layers adds where: tensors (1, T, C), or None for nothing.
 
-    T counts the prefix tokens too. T and C are the layer's own where they change between layers
-    (Swin).
+    T includes the prefix tokens. In Swin, T and C change between layers.
 
     Attributes:
         residual: L entries; entry l is added to the residual stream before layer l.
@@ -50,7 +48,7 @@ class PositionPlan:
     post_norm: Tensor | None = None
 
     def layer(self, index: int) -> dict[str, Tensor]:
-        """What one layer receives, as keyword arguments of its forward."""
+        """One layer's entries, as keyword arguments of its forward."""
         entries = dict(residual=self.residual[index], pre_attn=self.pre_attn[index],
                        attn_bias=self.attn_bias[index])
         return {name: entry for name, entry in entries.items() if entry is not None}
@@ -61,20 +59,20 @@ Carry = Mapping[int, Callable[[Tensor], Tensor]]
 
 @runtime_checkable
 class JoiningProtocol(Protocol):
-    """What an encoder asks of a joining.
+    """The interface between an encoder and its joining.
 
-    A new kind of joining subclasses this. It says `class_token`, `num_tables` and `plan`; the rest
-    stands for a joining without norms.
+    A new kind of joining implements `class_token`, `num_tables` and `plan`, and overrides the rest
+    if it has norms. An entry in `PRESETS` gives it a name for configs.
     """
 
     @property
     @abstractmethod
     def class_token(self) -> bool:
-        """Whether the papers use it with a class token; otherwise the tokens are averaged."""
+        """Whether the papers use it with a class token instead of averaged tokens."""
 
     @abstractmethod
     def num_tables(self, depth: int) -> int:
-        """How many PE tables an encoder of that many layers holds."""
+        """The number of PE tables in an encoder with that many layers."""
 
     @abstractmethod
     def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
@@ -82,30 +80,30 @@ class JoiningProtocol(Protocol):
         """Turns PE into the plan of one forward.
 
         Args:
-            tables: PE over the tokens of this forward, (1, T, C) each, as many as `num_tables`.
-            pe_norms: what `pe_norm` made for each of the L layers.
-            last_pe_norm: what `pe_norm` made for the last LayerNorm.
-            carry: layer -> what carries PE of the layer before to its grid and channels, where
-                those change. Whatever a later layer or the last LayerNorm needs is carried.
+            tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
+            pe_norms: the L layers' norms, from `pe_norm`.
+            last_pe_norm: the norm after the last LayerNorm, from `pe_norm`.
+            carry: layer -> function that takes the previous layer's PE to this layer's grid and
+                channels, for layers where those change.
         """
 
     def check_depth(self, depth: int) -> None:
-        """Raises ValueError where an encoder of that many layers cannot carry this out."""
+        """Raises ValueError unless it works with that many layers."""
         return
 
     def without_post_norm(self) -> JoiningProtocol:
-        """The same for an encoder without a last LayerNorm."""
+        """The same joining for an encoder without a last LayerNorm."""
         return self
 
     def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
-        """A new LN' for a layer, or for the last LayerNorm (None); None where PE needs none."""
+        """Makes LN' for a layer, or for the last LayerNorm (``layer=None``), if it has one."""
         return None
 
     def bias_norm(self, keys: int) -> nn.LayerNorm | None:
-        """A new norm of a layer's relative bias over its keys, or None for the plain bias.
+        """Makes the norm of a layer's relative bias over its keys; None for the plain bias.
 
         Raises:
-            ValueError: the joining has no meaning for a bias.
+            ValueError: the joining is undefined for a bias.
         """
         raise ValueError(f"joining={self}: position='relative' takes joining 'default' (the plain "
                          "bias) or 'lape' (through a LayerNorm)")
@@ -116,8 +114,8 @@ class JoiningProtocol(Protocol):
 
         Args:
             biases: (1, heads, N, N) for each layer, over the N patches.
-            norms: what `bias_norm` made for each layer.
-            num_prefix_tokens: whose rows and columns are zero.
+            norms: the layers' norms, from `bias_norm`.
+            num_prefix_tokens: prefix tokens, whose rows and columns stay zero.
         """
         pad = (num_prefix_tokens, 0, num_prefix_tokens, 0)
         nothing = (None,) * len(biases)
@@ -127,16 +125,15 @@ class JoiningProtocol(Protocol):
 
 @dataclass(frozen=True)
 class Joining(JoiningProtocol):
-    """LayerNorms of PE's own, layer by layer: default, LaPE, PVG, MPVG and what lies between.
+    """PE with LayerNorms of its own in every layer: default, LaPE, PVG, MPVG and variants.
 
     Attributes:
         add_to_input: PE is added to the tokens before layer 0.
         first_layer: the first layer whose attention receives PE: 0, 1, or None for no layer.
-        hierarchical: layer l normalises what layer l - 1 received; otherwise always pos itself.
-        last: what the last LayerNorm's output receives through one more norm: None for nothing,
-            0 for pos itself, k >= 1 for what layer k receives.
-        norm: which operation LN' is, in the layers and after the last LayerNorm: a name of
-            `NORMS` (LaPE, table 8).
+        hierarchical: layer l normalises the PE of layer l - 1; otherwise pos itself.
+        last: PE that is normalised once more and added after the last LayerNorm: None for
+            nothing, 0 for pos, k >= 1 for the PE of layer k.
+        norm: the form of LN', a name of `NORMS` (LaPE, table 8).
 
     The papers' ablations are values of these settings::
 
@@ -166,7 +163,7 @@ class Joining(JoiningProtocol):
                                  f'{last}')
         if self.last is not None and (type(self.last) is not int or self.last < 0):
             raise ValueError(f'joining.last={self.last!r}: expected None, 0 (the position '
-                             'embedding itself) or the number of a layer')
+                             'embedding itself) or a layer')
         if not self.add_to_input and self.first_layer is None and self.last is None:
             raise ValueError(f'{self}: delivers the position embedding nowhere')
 
@@ -203,7 +200,7 @@ class Joining(JoiningProtocol):
         if self == PRESETS['default']:
             return None
         if self == PRESETS['lape']:
-            return nn.LayerNorm(keys)  # with torch's eps whatever the model's is, as officially
+            return nn.LayerNorm(keys)  # with torch's eps, as in the official code
         return super().bias_norm(keys)
 
     def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
@@ -234,7 +231,7 @@ class EveryLayer(JoiningProtocol):
     """PE added to the residual stream before every layer (LaPE, table 7: shared, unshared).
 
     Attributes:
-        own_tables: a table of its own for each layer, instead of one for all.
+        own_tables: a separate table for each layer.
     """
 
     own_tables: bool = False
@@ -265,20 +262,19 @@ PRESETS: dict[str, JoiningProtocol] = {
 
 def build_joining(spec: str | Mapping | JoiningProtocol, *, depth: int,
                   class_token: bool | None = None) -> tuple[JoiningProtocol, bool]:
-    """The joining that a user names, checked against the encoder.
+    """Builds a joining and checks it against the encoder.
 
     Args:
         spec: a name of `PRESETS`, a dict of `Joining`'s settings, or a joining.
         depth: number of layers L.
-        class_token: whether the encoder has one; None for what the papers use.
+        class_token: whether the encoder has one; None for the papers' choice.
 
     Returns:
         the joining, and whether there is a class token.
 
     Raises:
-        ValueError: for an unknown name or setting, a depth that does not fit, and for the names
-            pvg and mpvg with a class token. The same settings as a dict allow that, for analysis
-            (figure 6a of the MPVG paper).
+        ValueError: for an unknown name or setting, a wrong depth, or the names pvg and mpvg with a
+            class token. A dict of settings allows that (figure 6a of the MPVG paper).
     """
     if depth < 1:
         raise ValueError(f'depth={depth}: expected at least one layer')
@@ -301,6 +297,6 @@ def build_joining(spec: str | Mapping | JoiningProtocol, *, depth: int,
     if class_token is None:
         class_token = joining.class_token
     if class_token and spec in ('pvg', 'mpvg'):
-        raise ValueError(f'joining={spec!r} has no class token: its tokens are averaged. Leave '
-                         'class_token out, or write the settings as a dict for an analysis model')
+        raise ValueError(f'joining={spec!r} averages the tokens and has no class token: leave '
+                         'class_token out, or give the settings as a dict')
     return joining, class_token

@@ -1,11 +1,11 @@
-"""What a layer does to the position embedding (PE) before it adds it: LayerNorm, or less of it."""
+"""Norms of position embedding (PE): LayerNorm and its reduced forms."""
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# LaPE, table 8: name -> per-token normalisation, scale, shift; w is PE as it reaches the layer
+# LaPE, table 8: name -> per-token normalisation, scale, shift; w is the layer's PE
 NORMS = {
     'identity': (False, None, False),        # w
     'scalar': (False, 'scalar', False),      # g w, one g a layer
@@ -19,7 +19,7 @@ NORMS = {
 
 
 class PositionNorm(nn.Module):
-    """One row of LaPE's table 8; for the last of them `Joining` takes torch's LayerNorm.
+    """A row of LaPE's table 8. For ``layer_norm``, `Joining` uses torch's LayerNorm instead.
 
     Args:
         kind: a name of `NORMS`.

@@ -1,4 +1,4 @@
-"""tools/analyze_position.py: from configs and checkpoints to a report."""
+"""tools/analyze_position.py: a report from configs and checkpoints."""
 from __future__ import annotations
 
 import re
@@ -32,12 +32,12 @@ UNKNOWN = r'pe_norm|pos_embed|bias_table'
 
 
 def analyze(args: Namespace) -> None:
-    """Writes the report and prints where it is.
+    """Writes the report and prints its path.
 
     Args:
         args: config, checkpoint, images (a folder), out (a folder), num_images, img_size (None,
-            side, or height and width), joining, cfg_options, trust_checkpoint, compare (a list of
-            texts, see `read_other`).
+            side, or height and width), joining, cfg_options, trust_checkpoint, compare (a list,
+            see `read_other`).
     """
     apply_trust(args)
     if lacking := missing('matplotlib'):
@@ -48,7 +48,7 @@ def analyze(args: Namespace) -> None:
         raise RunError(f'--img-size {args.img_size}: expected at least one pixel')
     wanted = [(args.config, args.joining, args.checkpoint),
               *(read_other(text, args.config) for text in args.compare or ())]
-    # every mistake of a config before minutes of work
+    # find every mistake in a config before minutes of work
     cfgs = [load_config(config, options=args.cfg_options if config == args.config else None,
                         joining=joining) for config, joining, _ in wanted]
     built = [build_model(cfg).eval() for cfg in cfgs]
@@ -72,7 +72,7 @@ def analyze(args: Namespace) -> None:
 
 def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, paths: list[Path],
                 img_size: list[int] | None) -> tuple[Analysis, list]:
-    """One model's analysis, and the images as pictures."""
+    """Analyses one model; returns that and the images as pictures."""
     init_default_scope(cfg.default_scope)
     found = load_weights(model, checkpoint)
     try:
@@ -91,20 +91,20 @@ def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, pat
 
 
 def load_weights(model: nn.Module, checkpoint: str) -> str:
-    """Loads a checkpoint of the whole model, or of its backbone alone, and says which it was."""
+    """Loads a checkpoint of the whole model or of its backbone; returns which it was."""
     try:
         content = check_fits(model, checkpoint)
     except RunError as whole:
         try:
-            # all of it: a joining's norms are a hundredth of the weights
+            # a joining's norms are a hundredth of the weights: none may be missing
             report = load_backbone(find_encoder(model), checkpoint, min_share=1.)
         except (CheckpointError, ValueError) as error:
-            raise RunError(f'{whole.problems[0]}. Nor is it one of the backbone alone: '
+            raise RunError(f'{whole.problems[0]}. It does not fit the backbone alone either: '
                            f'{str(error).removeprefix(f"{checkpoint}: ")}') from error
         if lost := [name for name in report.unused
                     if re.search(UNKNOWN, name) and '[' not in name]:
-            raise RunError(f'{checkpoint} has {lost[0]}, which the config\'s joining has no place '
-                           'for: name the one that it was trained with by --joining') from None
+            raise RunError(f'{checkpoint} has {lost[0]}, which the config\'s joining does not '
+                           'use: give the joining that it was trained with by --joining') from None
         return 'backbone alone' + (
             f', {len(report.new)} entries as initialised' if report.new else '')
     model.load_state_dict(unwrap(content))
@@ -112,14 +112,18 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
 
 
 def own_size(encoder: Encoder) -> tuple[int, int]:
-    """The size in pixels that the encoder's position embedding is made for."""
+    """The image size (height, width) of the encoder's position embedding, in pixels."""
     height, width = encoder.grid
     return height * encoder.stride, width * encoder.stride
 
 
 def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
-    """--compare JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT: config, joining or None, checkpoint."""
-    # a joining's own = signs stand within its brackets
+    """Parses --compare JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT.
+
+    Returns:
+        Config, joining or None, and checkpoint.
+    """
+    # a joining may have = signs of its own, within brackets
     found = re.fullmatch(r'((?:dict\(|\{).*?[)}]|[^=]+)=(.+)', text)
     if not found:
         raise RunError(f'--compare {text}: expected JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT')
@@ -130,7 +134,7 @@ def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
 
 
 def setting(cfg: Config, name: str, default: str = "the backbone's default") -> str:
-    """An argument of the config's backbone: a name, or the settings of a dict."""
+    """An argument of the config's backbone as text; a dict as its settings."""
     value = next(node for _, node in our_backbones(cfg)).get(name, default)
     return ', '.join(f'{key}={one}' for key, one in value.items()) \
         if isinstance(value, Mapping) else str(value)

@@ -1,4 +1,4 @@
-"""The options that several tools share. Parsing them imports neither torch nor mmengine."""
+"""Options that several tools share. ``--help`` imports neither torch nor mmengine."""
 import argparse
 import ast
 
@@ -23,7 +23,7 @@ class OptionsAction(argparse.Action):
 
 
 def literal(text: str) -> dict:
-    """The Python dict that ``text`` spells; RunError if it spells none."""
+    """Parses a Python dict, ``{...}`` or ``dict(...)``; RunError if the text is neither."""
     try:
         node = ast.parse(text.strip(), mode='eval').body
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
@@ -44,10 +44,10 @@ def joining(text: str) -> str | dict:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds what changes a config's model."""
+    """Adds the options that change a config."""
     parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
-                        'settings such as "dict(last=0)"; set in every place of the config that '
-                        'needs it, after --cfg-options')
+                        'settings such as "dict(last=0)"; applies to every backbone of lape_mm '
+                        'in the config, after --cfg-options')
     parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, metavar='KEY=VALUE',
                         help='settings of the config to override; lists take indices '
                         '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), dicts are '
@@ -55,7 +55,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 class SizeAction(argparse.Action):
-    """A side in pixels, or height and width."""
+    """Takes a side in pixels, or height and width."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         if len(values) > 2:
@@ -64,26 +64,26 @@ class SizeAction(argparse.Action):
 
 
 def add_size(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
-    """Adds --img-size, of the images that ``what`` names."""
+    """Adds --img-size; ``what`` completes its help."""
     parser.add_argument('--img-size', nargs='+', type=int, action=SizeAction, metavar='PIXELS',
                         required=required, help=f'side, or height and width, {what}')
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Adds what takes the checks from all checkpoints that a tool reads."""
+    """Adds --trust-checkpoint."""
     parser.add_argument('--trust-checkpoint', action='store_true',
-                        help='load checkpoints without a check, together with the code that they '
-                        'may hold, which is run: only for files whose author you trust')
+                        help='load checkpoints without a check and run the code that they may '
+                        'hold: only for files whose author you trust')
 
 
 def apply_trust(args: argparse.Namespace) -> None:
-    """Carries out --trust-checkpoint."""
+    """Applies --trust-checkpoint to this process."""
     from lape_mm.checkpoints.files import trust_checkpoints
     trust_checkpoints(getattr(args, 'trust_checkpoint', False))
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds what training and testing know, in the words of OpenMMLab's own tools."""
+    """Adds the options of training and testing, named as in OpenMMLab's tools."""
     parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: '
                         'work_dirs/<name of the config>)')
     add_model(parser)

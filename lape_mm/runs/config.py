@@ -1,4 +1,4 @@
-"""A config file and the edits that the tools' options stand for."""
+"""Reads a config and applies the tools' options to it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -31,8 +31,8 @@ def load_config(path: str, *, options: Mapping | None = None,
     if path.startswith('lape_mm::'):  # a config that an installed lape_mm ships
         path = str(shipped('configs') / path[9:])
     if '://' in path:
-        raise RunError(f'config {path}: a config is Python code, which is run, and is not taken '
-                       'from an address: download it, read it, and name the file')
+        raise RunError(f'config {path}: a config is Python code, which would run: download it, '
+                       'read it, and give its path')
     if not Path(path).is_file():
         raise RunError(f'there is no config {path}')
     try:
@@ -60,7 +60,7 @@ def load_config(path: str, *, options: Mapping | None = None,
 
 
 def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
-    """Everything below a dict or list with its dotted path, the outer ones first."""
+    """Every value below a dict or list with its dotted path, outer before inner."""
     if path:
         yield path, node
     children = node.items() if isinstance(node, Mapping) else enumerate(
@@ -70,12 +70,12 @@ def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
 
 
 def walk(node) -> Iterator[tuple[str, MutableMapping]]:
-    """Every dict of a config with its dotted path, the outer ones first."""
+    """Every dict of a config with its dotted path, outer before inner."""
     return ((path, one) for path, one in entries(node) if isinstance(one, MutableMapping))
 
 
 def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
-    """Those dicts of a config that build an encoder with a joining."""
+    """The dicts of a config that build an encoder with a joining."""
     MODELS.import_from_location()
     names = {name for name, cls in MODELS.module_dict.items()
              if 'joining' in signature(cls).parameters}
@@ -88,16 +88,16 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
 
 
 def check_retired(cfg: Config) -> None:
-    """Raises RunError for a type that has been removed, saying what to do instead."""
+    """Raises RunError for a type that has been removed, with what to do instead."""
     for where, node in walk(dict(cfg.items())):
         if (kind := str(node.get('type'))) in RETIRED:
             raise RunError(f'{where}.type={kind!r} has been removed: {RETIRED[kind]}')
 
 
 def check_joining(joining: str | Mapping) -> None:
-    """Raises RunError, with the allowed values, for a joining that no backbone would take."""
+    """Raises RunError with the allowed values unless a backbone may take the joining."""
     try:
-        build_joining(joining, depth=1000)  # whether it fits the depth, the model tells
+        build_joining(joining, depth=1000)  # the model checks it against its depth
     except (TypeError, ValueError) as error:
         raise RunError(f'--joining: {error}') from error
 
@@ -113,29 +113,28 @@ def check_scenes(cfg: Config) -> None:
 
 
 def set_joining(cfg: Config, joining: str | Mapping) -> None:
-    """Sets the joining of every backbone of ours, and nothing else.
+    """Sets the joining of every backbone of ours.
 
-    Whether there is a class token follows from the joining, unless ``class_token`` is set: then it
-    stays, and a joining that contradicts it is refused when the model is built.
+    A ``class_token`` in the config stays: building the model fails if the joining contradicts it.
 
     Raises:
         RunError: the config has no such backbone.
     """
-    found = False
-    for _, backbone in our_backbones(cfg):
-        found = True
+    backbones = [backbone for _, backbone in our_backbones(cfg)]
+    for backbone in backbones:
         backbone['joining'] = joining
-    if not found:
+    if not backbones:
         raise RunError(f'--joining: {cfg.filename or "the config"} has no backbone of lape_mm')
 
 
 def merge_options(cfg: Config, options: Mapping) -> None:
-    """Merges --cfg-options; a joining given as a dict replaces what stood there.
+    """Merges --cfg-options into the config.
 
-    ``LIST.N.type`` of a list with N entries adds one: ``visualizer.vis_backends.1.type``.
+    Beyond mmengine's: a joining given as a dict replaces the old one, and ``LIST.N.type`` of a
+    list with N entries adds an entry, as in ``visualizer.vis_backends.1.type``.
 
     Raises:
-        RunError: an option that the config has no place for.
+        RunError: the config has no place for an option.
     """
     for key, value in options.items():
         where, _, entry = key.removesuffix('.type').rpartition('.')
@@ -144,9 +143,9 @@ def merge_options(cfg: Config, options: Mapping) -> None:
             entries.append(ConfigDict())
         head, joint, setting = key.partition('.joining.')
         if joint and isinstance(lookup(cfg, f'{head}.joining'), str):
-            # the first of several settings takes the place of a name
+            # the first of several settings replaces a name
             key, value = f'{head}.joining', {setting: value}
-        # a dict in the place of a name, such as an architecture's, or of another joining
+        # a dict replaces another joining, or a name such as an architecture's
         replaces = isinstance(value, Mapping) and (
             key.endswith('.joining') or isinstance(lookup(cfg, key), str))
         try:
@@ -154,7 +153,7 @@ def merge_options(cfg: Config, options: Mapping) -> None:
         except (AttributeError, KeyError, TypeError) as error:
             raise RunError(f'--cfg-options {key}={value}: {error}') from error
         if replaces:
-            # mmengine leaves the mark in place where there was nothing to delete
+            # mmengine keeps this key if there was nothing to delete
             lookup(cfg, key).pop('_delete_', None)
 
 
@@ -168,7 +167,7 @@ def settle_loaders(cfg: Config) -> None:
 
 
 def lookup(cfg: Config, key: str):
-    """What stands at a dotted key, None where there is nothing."""
+    """The value at a dotted key; None if the config has none."""
     node = cfg
     for part in key.split('.'):
         if isinstance(node, (list, tuple)) and part.isdigit() and int(part) < len(node):

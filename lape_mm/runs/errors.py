@@ -1,4 +1,4 @@
-"""The user's mistakes: one line each, no traceback."""
+"""Errors that a user can act on: one line each, no traceback."""
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -7,12 +7,12 @@ from lape_mm.requirements import install_hint, missing
 
 
 class RunError(Exception):
-    """A run that cannot start, or that had to stop.
+    """A run cannot start, or had to stop.
 
     Args:
-        problems: one line each, saying what is wrong and what to do about it.
-        status: exit status of the tool.
-        own: whether only this process of several has it.
+        problems: one line each: what is wrong, and what to do about it.
+        status: the tool's exit status.
+        own: whether only this process of a distributed run has the problem.
     """
 
     def __init__(self, problems: str | Sequence[str], status: int = 2, own: bool = False):
@@ -22,7 +22,11 @@ class RunError(Exception):
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Calls ``run``; 0 if it ends well, else one ``error: ...`` line a problem and its status."""
+    """Calls ``run``; on a RunError prints one ``error: ...`` line a problem.
+
+    Returns:
+        0, or the error's status.
+    """
     try:
         if missing('mmengine'):
             raise RunError(install_hint('mmengine'))

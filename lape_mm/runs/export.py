@@ -25,19 +25,19 @@ from .loading import check_fits
 
 
 def export(args: Namespace) -> None:
-    """Exports, compares and writes, and prints what the file is.
+    """Exports the model, compares it with PyTorch, writes the file and describes it.
 
     Args:
         args: config, checkpoint, out, img_size (side, or height and width), images (None or a
             folder), opset, joining, cfg_options, trust_checkpoint.
 
     Raises:
-        RunError: something is missing, or the file would not compute what the model does.
+        RunError: something is missing, or the file's outputs differ from PyTorch's.
     """
     apply_trust(args)
     if lacking := missing(*NEEDED):
         raise RunError([install_hint(module) for module in lacking])
-    # before minutes of work
+    # cheap checks before minutes of work
     if not OPSETS[0] <= args.opset <= OPSETS[1]:
         raise RunError(f'--opset {args.opset}: expected {OPSETS[0]} to {OPSETS[1]}')
     if Path(args.out).is_dir() or not args.out.endswith('.onnx'):
@@ -47,7 +47,7 @@ def export(args: Namespace) -> None:
         raise RunError(f'--img-size {height} {width}: expected at least one pixel')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
     turned = turns_channels(cfg)
-    # OpenCV's BGR, as a file of the test pipeline begins
+    # BGR as OpenCV reads it, which is what the exported model takes
     images = [fit(torch.from_numpy(read_image(path)).permute(2, 0, 1), size)
               for path in find_images(args.images, max(BATCHES))] if args.images else \
         [image.flip(0) if turned else image for image in validation_images(cfg, size)]
@@ -68,7 +68,11 @@ def export(args: Namespace) -> None:
 
 
 def validation_images(cfg: Config, size: tuple[int, int]) -> list[Tensor]:
-    """The first images of the config's test pipeline, (3, *size) each; RunError if it fails."""
+    """The first images of the config's test data, (3, *size) each.
+
+    Raises:
+        RunError: the data cannot be read.
+    """
     from .session import draw_scenes
     draw_scenes(cfg)
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
@@ -77,5 +81,5 @@ def validation_images(cfg: Config, size: tuple[int, int]) -> list[Tensor]:
         return [fit(dataset[index]['inputs'], size)
                 for index in range(min(len(dataset), max(BATCHES)))]
     except Exception as error:  # a data set is anybody's code
-        raise RunError(f"the config's test images cannot be read ({first_line(error)}): name a "
+        raise RunError(f"the config's test images cannot be read ({first_line(error)}): give a "
                        'folder of images by --images') from error

@@ -1,4 +1,4 @@
-"""tools/gallery.py: pictures of predictions of several models, side by side on one page."""
+"""tools/gallery.py: several models' pictures side by side on one page."""
 from __future__ import annotations
 
 import base64
@@ -17,7 +17,7 @@ from .images import SUFFIXES, read_image
 from .progress import progress
 
 TEMPLATE = HEAD + '''.row { display: flex; flex-wrap: wrap; gap: .8rem; }
-figure { margin: .4rem 0 0; flex: 1 1 200px; max-width: 520px; }
+figure { margin: .4rem 0 0; flex: 1 1 320px; max-width: 800px; }
 figure img { display: block; width: 100%; height: auto; border-radius: 4px; }
 figcaption { font-size: .85rem; color: var(--soft); }
 </style>
@@ -25,9 +25,9 @@ figcaption { font-size: .85rem; color: var(--soft); }
 <body>
 <main>
 <h1>{{ title }}</h1>
-<p class="soft">Each model's picture has ground truth and prediction, as tools/test.py --show-dir
-drew it. {% if differs %}Pictures that differ most come first; in the difference black is equal and
-white the largest difference of that picture.{% endif %}</p>
+<p class="soft">Each picture shows ground truth and prediction, drawn by tools/test.py --show-dir.
+{% if differs %}Pictures that differ most come first. In the difference, black means equal and white
+the largest difference of that picture.{% endif %}</p>
 {% for row in rows %}
 <section>
 <h2>{{ row.name }}</h2>
@@ -42,15 +42,15 @@ white the largest difference of that picture.{% endif %}</p>
 </body>
 </html>
 '''
-NOTICED = 8  # levels of 255 that a pixel has to differ by: JPEG artefacts do not count
+NOTICED = 8  # of 255 levels: smaller differences may be JPEG artefacts
 
 
 def gallery(args: Namespace) -> None:
     """Writes the page and prints where it is.
 
     Args:
-        args: folders (LABEL=FOLDER texts), images (None or the folder of the inputs), out (the
-            page), most (pictures).
+        args: folders (a list of LABEL=FOLDER), images (the inputs' folder or None), out (the
+            page), most (the number of pictures).
     """
     found: dict[str, dict[str, Path]] = {}
     for text in args.folders:
@@ -78,7 +78,7 @@ def gallery(args: Namespace) -> None:
 
 
 def pictures_in(folder: str) -> dict[str, Path]:
-    """File name -> path of the pictures below a folder; RunError if there are none."""
+    """Maps file names to paths of the pictures below a folder; RunError if there are none."""
     found = {path.name: path for path in sorted(Path(folder).rglob('*'))
              if path.suffix.lower() in SUFFIXES}
     if not found:
@@ -87,10 +87,10 @@ def pictures_in(folder: str) -> dict[str, Path]:
 
 
 def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
-    """The input of a picture: its name, apart from what the toolbox has put around it.
+    """Finds the input of a drawn picture by its name.
 
-    mmdet keeps the name, mmpretrain puts a number behind it, and mmseg a number behind and
-    ``test_`` before the file's whole name: ``test_IMAGE.jpg_7.png``.
+    For ``IMAGE.jpg``, mmdet draws ``IMAGE.jpg``, mmpretrain ``IMAGE_7.png`` and mmseg
+    ``test_IMAGE.jpg_7.png``.
     """
     stems = {Path(file).stem: path for file, path in inputs.items()}
     stem = Path(name).stem
@@ -101,7 +101,7 @@ def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
 
 
 def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict:
-    """What the page shows of one picture."""
+    """The template's values for one picture."""
     images = {label: read_image(path) for label, path in pictures.items()}
     shown = {**({'input': read_image(source)} if source else {}), **images}
     share = 0.

@@ -1,4 +1,4 @@
-"""Images of a folder, as a config's model gets them."""
+"""Loads the images of a folder as a config's model gets them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,16 @@ SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
 
 
 def find_images(folder: str, most: int | None = None) -> list[Path]:
-    """The first images below a folder, of its subfolders in turn; RunError if there are none."""
+    """The first images below a folder, one of each subfolder in turn.
+
+    Raises:
+        RunError: there are none.
+    """
     folders: dict[Path, list[Path]] = {}
     for path in sorted(Path(folder).rglob('*')):
         if path.suffix.lower() in SUFFIXES:
             folders.setdefault(path.parent, []).append(path)
-    # else class folders would give images of the first class alone
+    # in plain order, the first images of class folders would all be of one class
     turns = [(turn, index, path) for index, paths in enumerate(folders.values())
              for turn, path in enumerate(paths)]
     if not turns:
@@ -37,7 +41,7 @@ def find_images(folder: str, most: int | None = None) -> list[Path]:
 
 
 def read_image(path: Path) -> np.ndarray:
-    """(H, W, 3), BGR, uint8; RunError if it cannot be read."""
+    """Reads an image: (H, W, 3), BGR, uint8; RunError if that fails."""
     image = cv2.imread(str(path))
     if image is None:
         raise RunError(f'{path}: cannot be read as an image')
@@ -45,28 +49,28 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
-    """The transforms of the config's test pipeline that need an image alone.
+    """The transforms of the config's test pipeline that need only an image.
 
     Returns:
-        them, and whether the pipeline loads images itself, which OpenMMLab does in BGR; a data
-        set that hands them over (CIFAR-100) does in RGB.
+        The transforms, and whether images are BGR: OpenMMLab's loading makes them so, while a
+        data set of arrays (CIFAR-100) has RGB.
 
     Raises:
-        RunError: the config tests on nothing.
+        RunError: the config has no test pipeline.
     """
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
     steps = next((node['pipeline'] for _, node in walk(loader)
                   if isinstance(node.get('pipeline'), list)), None)
     if steps is None:
-        raise RunError('the config has no test_dataloader with a pipeline, which says how its '
-                       'model gets images')
+        raise RunError('the config has no test_dataloader with a pipeline, which is needed to '
+                       'prepare images for the model')
     return [step for step in steps if not any(word in str(step['type']) for word in (
         'Annotations', 'Pack', 'LoadImage'))], \
         any('LoadImage' in str(step['type']) for step in steps)
 
 
 def transform(cfg: Config, steps: Sequence[Mapping], image: np.ndarray, path: str) -> np.ndarray:
-    """An image (H, W, 3) after the steps of a pipeline; RunError, with its path, if one fails."""
+    """Applies pipeline steps to an image (H, W, 3); RunError with its path if one fails."""
     init_default_scope(cfg.default_scope)
     shape = image.shape[:2]
     sample: Any = dict(img=image, img_path=path, img_id=0, img_shape=shape, ori_shape=shape,
@@ -81,10 +85,10 @@ def transform(cfg: Config, steps: Sequence[Mapping], image: np.ndarray, path: st
 
 
 def turns_channels(cfg: Config) -> bool:
-    """Whether the test pipeline reverses the channels, tried on an image of one colour.
+    """Tests on an image of one colour whether the test pipeline reverses the channels.
 
     Raises:
-        RunError: a step fails on that image, or makes another colour of it.
+        RunError: a step fails on that image, or changes its colour.
     """
     colour = np.array([10, 90, 200], np.uint8)
     plain = np.broadcast_to(colour, (256, 256, 3)).copy()
@@ -93,21 +97,22 @@ def turns_channels(cfg: Config) -> bool:
     for order in (colour, colour[::-1]):
         if np.abs(middle - order).max() <= 2:
             return order is not colour
-    raise RunError(f"the config's test pipeline makes {middle.tolist()} of the colour "
-                   f'{colour.tolist()}: what the file has to do to an image is not known')
+    raise RunError(f"the config's test pipeline turns the colour {colour.tolist()} into "
+                   f'{middle.tolist()}: only pipelines that keep or reverse channels can be '
+                   'exported')
 
 
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
         -> tuple[list[Tensor], list[np.ndarray]]:
-    """Images through the config's test pipeline and its model's preprocessor.
+    """Loads images through the config's test pipeline and its model's preprocessor.
 
     Args:
-        cfg: gives the pipeline; annotations are left out of it.
-        model: whose ``data_preprocessor`` normalises, a model of a toolbox.
-        size: (h, w) in pixels that all are resized to at the end, so that maps can be averaged.
+        cfg: its test pipeline is used without annotations.
+        model: a model of a toolbox; its ``data_preprocessor`` normalises.
+        size: (h, w) in pixels. All images are resized to it last, so that maps can be averaged.
 
     Returns:
-        (3, h, w) each, as the backbone gets them, and the same as pictures (h, w, 3), 0..1, RGB.
+        Each image as the backbone gets it, (3, h, w), and as a picture, (h, w, 3), 0..1, RGB.
     """
     steps, bgr = test_steps(cfg)
     mean, std, turned = normalisation(model.data_preprocessor)
@@ -117,14 +122,14 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
         found = torch.from_numpy(transform(cfg, steps, pixels, str(path)))
         image = fit(found.permute(2, 0, 1), size)
         image = image.flip(0) if turned else image
-        # without that switch the pipeline has made RGB already, as in all configs of this package
+        # if the preprocessor does not turn channels, the pipeline has made RGB
         pictures.append(image.permute(1, 2, 0).clamp(0, 255).numpy() / 255)
         images.append(image if mean is None or std is None else (image - mean) / std)
     return images, pictures
 
 
 def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """(channels, H, W) of any type to (channels, *size) in float32."""
+    """Resizes (channels, H, W) of any type to (channels, *size) in float32."""
     if tuple(image.shape[-2:]) == tuple(size):
         return image.float()
     return F.interpolate(image[None].float(), size=size, mode='bilinear', align_corners=False,

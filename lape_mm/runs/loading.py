@@ -1,7 +1,6 @@
-"""What a run takes from a checkpoint: all of it, or one line that says why not."""
+"""Checks that a checkpoint is the model's before a run uses it."""
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from lape_mm.checkpoints.files import CheckpointError, dataset_meta, named, read_checkpoint
 from lape_mm.checkpoints.fit import check_start, check_whole
 from lape_mm.checkpoints.layouts import unwrap
-from lape_mm.wording import first_line
 
 from .errors import RunError
 
@@ -44,10 +42,10 @@ def check_tested(runner: Runner, checkpoint: str) -> None:
 
 
 def check_classes(content: Mapping, tested: Sequence[str]) -> None:
-    """Refuses a checkpoint that has learnt some class under another label.
+    """Refuses a checkpoint that was trained with other labels for the same class names.
 
-    Its weights fit, so right predictions would count as wrong. A name that only one of the two
-    knows is taken for another spelling; a name may stand for several labels, as ImageNet's cranes.
+    Its weights fit, but right predictions would count as wrong. A name that only one of the two
+    has counts as another spelling. One name may have several labels, as ImageNet's cranes do.
     """
     meta = dataset_meta(content).get('classes')
     learnt = [str(name) for name in meta] if isinstance(meta, (list, tuple)) else []
@@ -63,9 +61,9 @@ def check_classes(content: Mapping, tested: Sequence[str]) -> None:
 
 
 class FittingWeightsHook(Hook):
-    """Ends a run whose checkpoint mmengine would load in part.
+    """Ends a run whose checkpoint does not fit, which mmengine would load in part.
 
-    A resumed run needs all of its weights; `load_from` takes what fits, which has to be something.
+    A resumed run needs every weight; `load_from` takes those that fit, at least one.
     """
 
     priority = 'VERY_HIGH'  # before the weights are copied anywhere
@@ -83,35 +81,3 @@ class FittingWeightsHook(Hook):
                 if key == 'ema_state_dict':
                     weights.pop('steps', None)
                 check(own, weights)
-
-
-def guard_loading(runner: Runner) -> None:
-    """Makes `load_from` and resuming end in one line if a checkpoint is not what it should be.
-
-    The runner then raises CheckpointError, which names the file.
-    """
-    load_or_resume = runner.load_or_resume
-
-    def guarded() -> None:
-        with named(runner.cfg.load_from or 'load_from'):
-            try:
-                load_or_resume()
-            except CheckpointError:
-                raise
-            except Exception as error:  # mmengine looks entries up unchecked
-                raise CheckpointError('a run cannot take it over '
-                                      f'({type(error).__name__}: {first_line(error)})') from error
-        forget_best(runner)
-
-    runner.load_or_resume = guarded
-    runner.register_hook(FittingWeightsHook())
-
-
-def forget_best(runner: Runner) -> None:
-    """Keeps mmengine from deleting another folder's best checkpoint once there is a better one."""
-    info, folder = runner.message_hub.runtime_info, os.path.realpath(runner.work_dir)
-    for key in [key for key in info if key.startswith('best_ckpt')]:
-        if os.path.dirname(os.path.realpath(str(info[key]))) != folder:
-            runner.logger.warning(f'{key} of the resumed checkpoint, {info[key]!r:.200}, is not in '
-                                  f'{runner.work_dir}: it is left alone')
-            info.pop(key)

@@ -1,4 +1,4 @@
-"""What a run hands over: pictures, predictions in a file, and its closing lines."""
+"""What a run hands over: predictions in a file, and its closing lines."""
 from __future__ import annotations
 
 import os
@@ -8,44 +8,20 @@ from numbers import Real
 from pathlib import Path
 
 import torch
-from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, DumpResults
 from mmengine.runner import Runner, find_latest_checkpoint
 
 from lape_mm.wording import short
 
+from .drawing import DRAWS
 from .errors import RunError
-
-# each toolbox's hook, and what turns its pictures of predictions and ground truth on
-DRAWS = {'mmdet': ('DetVisualizationHook', 'draw'), 'mmseg': ('SegVisualizationHook', 'draw'),
-         'mmpretrain': ('VisualizationHook', 'enable')}
-
-
-def draw_tested(cfg: Config, folder: str) -> None:
-    """Makes a test draw every image, ground truth beside or below the prediction.
-
-    Args:
-        cfg: edited in place.
-        folder: where pictures go; mmseg puts them into ``vis_data/vis_image`` below it.
-    """
-    folder, (kind, switch) = os.path.abspath(folder), DRAWS[cfg.default_scope]
-    hooks = cfg.setdefault('default_hooks', ConfigDict())
-    hook = hooks.setdefault('visualization', ConfigDict(type=kind))
-    hook[switch] = True
-    if cfg.default_scope == 'mmdet':
-        hook.test_out_dir = folder
-    elif cfg.default_scope == 'mmseg':
-        cfg.visualizer.save_dir = folder
-    else:
-        hook.update(out_dir=folder, interval=1)
 
 
 class DumpLabelMaps(DumpResults):
-    """mmengine's DumpResults for semantic segmentation: label maps without logits.
+    """Dumps semantic segmentations without logits, which take 200 MB for one ADE20K image.
 
-    The logits of one ADE20K image take some 200 MB. An entry is a dict of ``img_path`` and
-    ``pred_sem_seg``, an integer tensor (H, W).
+    An entry is a dict of ``img_path`` and ``pred_sem_seg``, an integer tensor (H, W).
     """
 
     def process(self, data_batch, predictions) -> None:
@@ -57,7 +33,7 @@ class DumpLabelMaps(DumpResults):
 
 
 def dump_metric(scope: str, path: str) -> BaseMetric:
-    """The metric that writes a toolbox's predictions to a file; RunError if it is no .pkl."""
+    """The metric that writes a toolbox's predictions to a .pkl file; RunError for another name."""
     if not path.endswith(('.pkl', '.pickle')):
         raise RunError(f'--out {path}: expected a name that ends with .pkl')
     if scope == 'mmdet':

@@ -1,4 +1,4 @@
-"""How far a tool is and how long it will take, on the terminal; logs and pipes get nothing."""
+"""A progress bar on terminals; logs and pipes get nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ Item = TypeVar('Item')
 
 
 def progress(items: Sequence[Item], what: str) -> Iterable[Item]:
-    """The items one by one, under a bar with the time left."""
+    """Yields the items under a bar with the time left."""
     console = Console(stderr=True)
     return track(items, description=what, console=console, transient=True,
                  disable=not console.is_terminal)

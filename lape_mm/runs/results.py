@@ -1,4 +1,4 @@
-"""Records of runs as tables: what their seeds have in common, and what a setting changes."""
+"""Tables of runs: mean and spread over seeds, and differences paired by seed."""
 from __future__ import annotations
 
 import json
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from lape_mm.engine.record_hook import RECORD
+from lape_mm.runs.engine.record_hook import RECORD
 
 from .errors import RunError
 
@@ -19,7 +19,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 def read_records(folders: Iterable[str | Path]) -> list[dict]:
-    """All records below folders: ``record.json`` of work folders, or the files of a ledger."""
+    """Reads all records below folders: ``record.json`` of work folders, or a ledger's files."""
     found: list[dict] = []
     for folder in map(Path, folders):
         paths = [folder] if folder.is_file() else (
@@ -32,7 +32,7 @@ def read_records(folders: Iterable[str | Path]) -> list[dict]:
 
 
 def read_record(path: Path) -> dict:
-    """One record, see `lape_mm.engine.RunRecordHook`, with its ``path``; RunError if it is none."""
+    """Reads one record of a `RunRecordHook` and adds its ``path``; RunError if it is not one."""
     try:
         record = json.loads(path.read_text())
         if lacking := [name for name, kind in KINDS.items()
@@ -44,7 +44,7 @@ def read_record(path: Path) -> dict:
 
 
 def label_runs(records: Sequence[Mapping]) -> list[str]:
-    """What each run is called: its config and overrides, without its seed and what all share."""
+    """Labels each run by its config and overrides, without the seed and what all share."""
     settings = [{'config': Path(record['config'] or '?').stem,
                  **{key.removeprefix('--'): value for key, value in record['overrides'].items()
                     if key != SEED}} for record in records]
@@ -56,7 +56,7 @@ def label_runs(records: Sequence[Mapping]) -> list[str]:
 
 
 def figure(record: Mapping, metric: str, which: str = 'last') -> float:
-    """A metric of a run's last validation, or its largest; RunError if no validation has it."""
+    """A metric of a run's last validation, or its largest; RunError if the run has none."""
     values = [line[metric] for line in record['metrics'] if metric in line]
     if not values:
         known = sorted({name for line in record['metrics'] for name in line})
@@ -65,7 +65,7 @@ def figure(record: Mapping, metric: str, which: str = 'last') -> float:
 
 
 def first_metric(records: Sequence[Mapping]) -> str:
-    """The first metric of a record; RunError if no run has been validated."""
+    """The first metric of any record; RunError if no run has been validated."""
     names = (name for record in records for line in record['metrics'] for name in line)
     if found := next((name for name in names if name not in ('epoch', 'iter', 'loss')), None):
         return found
@@ -74,12 +74,12 @@ def first_metric(records: Sequence[Mapping]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in their seed alone.
+    """Runs that differ only in their seed.
 
     Attributes:
-        label: what they are called.
-        by_seed: the figure of each seed.
-        baseline: the label that it is compared with.
+        label: see `label_runs`.
+        by_seed: the metric of each seed.
+        baseline: label of the row to compare with.
         differences: to the baseline's run of the same seed, by seed.
     """
 
@@ -90,7 +90,7 @@ class Row:
 
 
 def later_parts(record: Mapping) -> list[Mapping]:
-    """Other fingerprints and commits that a run was resumed with."""
+    """The other fingerprints and commits that a run was resumed with."""
     return record.get('resumed_with', [])
 
 
@@ -102,8 +102,8 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
         baseline: the label that all others are compared with, or one a label.
 
     Raises:
-        RunError: two runs of one label have the same seed, or different settings; one was resumed
-            with other settings; the baseline is none of the labels; no finished run is left.
+        RunError: two runs of one label have the same seed or different settings; a run was resumed
+            with other settings; the baseline is not a label; no run has finished.
     """
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, Mapping] = {}
@@ -122,7 +122,7 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             raise RunError(f'{label}: seed {record["seed"]} twice, in {record["path"]} again')
         seeds[record['seed']] = figure(record, metric, which)
     if not found:
-        raise RunError('none of the runs has come to its end')
+        raise RunError('none of the runs has finished')
     if isinstance(baseline, str) and baseline not in found:
         raise RunError(f'baseline {baseline!r}: expected one of {", ".join(map(repr, found))}')
     rows = []
@@ -136,13 +136,13 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean and standard deviation, ``12.30 ± 0.45``; of one value, the value."""
+    """Mean and standard deviation, ``12.30 ± 0.45``; a single value as it is."""
     text = f'{mean(values):.{digits}f}'
     return f'{text} ± {stdev(values):.{digits}f}' if len(values) > 1 else text
 
 
 def change(values: Sequence[float], digits: int = 2) -> str:
-    """Mean of paired differences, its standard error, and how many of them go up and down."""
+    """Mean of paired differences, its standard error, and how many go up and down."""
     if not values:
         return ''
     error = f' ± {stdev(values) / len(values) ** .5:.{digits}f}' if len(values) > 1 else ''
@@ -151,12 +151,12 @@ def change(values: Sequence[float], digits: int = 2) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """A Markdown table."""
     return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (head, ['---'] * len(head), *rows))
 
 
 def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
-    """Rows as Markdown, with their differences where they have a baseline."""
+    """Rows as a Markdown table, with differences to their baselines."""
     baselines = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
     head = ['', 'seeds', f'{metric}, measured']
     if baselines:
@@ -172,7 +172,7 @@ def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
 
 
 def origin(records: Sequence[Mapping]) -> str:
-    """Where the figures of several runs come from: machines, versions, commits, days and hours."""
+    """A sentence on where figures come from: machines, versions, commits, dates and hours."""
     def several(values: Iterable) -> str:
         return ', '.join(dict.fromkeys(map(str, values)))
     ended = [record for record in records if record['finished']]
@@ -187,7 +187,7 @@ def origin(records: Sequence[Mapping]) -> str:
 
 
 def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, which: str) -> str:
-    """What tools/results.py prints; RunError as `read_records` and `compare`."""
+    """The text that tools/results.py prints; raises as `read_records` and `compare`."""
     records = read_records(folders)
     metric = metric or first_metric(records)
     rows = compare(label_runs(records), records, metric, baseline=baseline, which=which)
@@ -197,5 +197,5 @@ def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, wh
         parts.append('Mean ± standard deviation over seeds' + (
             '; differences: mean ± standard error.' if baseline else '.'))
     if unfinished := [record['path'] for record in records if not record['finished']]:
-        parts.append(f'Left out, not at their end: {", ".join(unfinished)}')
+        parts.append(f'Left out, unfinished: {", ".join(unfinished)}')
     return '\n\n'.join(parts)

@@ -1,4 +1,4 @@
-"""Which checkpoint of a work folder a run goes on from, and what a new run would write over."""
+"""Finds the checkpoint that --resume takes, and what a new run would overwrite."""
 from __future__ import annotations
 
 import re
@@ -9,17 +9,17 @@ from mmengine.config import Config
 from mmengine.dist import master_only
 
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
-from lape_mm.engine.record_hook import RECORD
+from lape_mm.runs.engine.record_hook import RECORD
 from lape_mm.wording import some
 
 KINDS = r'(epoch_\d+|iter_\d+|interrupted)\.pth'
 TIME = r'\d{8}_\d{6}'  # as mmengine writes it
-# names the log folders of the run that is in a work folder: of its start and of each --resume
+# lists the log folders of a work folder's current run: its start and each --resume
 LOGS = 'log_folders.txt'
 
 
 def set_resume(cfg: Config, resume: str) -> None:
-    """Goes on from a checkpoint, or from the last whole one of the work folder for 'auto'."""
+    """Resumes from a checkpoint; 'auto' takes the work folder's latest valid one."""
     found: str | None = resume
     if resume == 'auto':
         found, unused = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
@@ -33,34 +33,35 @@ def set_resume(cfg: Config, resume: str) -> None:
 
 
 def elsewhere(cfg: Config) -> str | None:
-    """The folder beside the work folder that the config's checkpoints go to."""
+    """The config's folder for checkpoints, if it is not the work folder."""
     return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
 
 
 @master_only
 def note_start(work_dir: str, log_folder: str, resume: str | None) -> None:
-    """Notes the checkpoints that `newest_checkpoint` may take: those with this ``log_folder``.
+    """Tells `newest_checkpoint` that checkpoints with this log folder are the current run's.
 
-    A new run (no ``resume``) starts the list; after one that names a path, all may be taken.
+    A run without ``resume`` starts a new list, so that an earlier run's checkpoints no longer
+    count. A run that resumes from a path deletes the list: all checkpoints count again.
     """
     logs = Path(work_dir, LOGS)
     if not resume:
         logs.write_text(f'{log_folder}\n')
     elif resume != 'auto':
         logs.unlink(missing_ok=True)
-    elif logs.is_file():  # else it was started by version 0.1.0
+    elif logs.is_file():  # version 0.1.0 wrote no list
         with logs.open('a') as file:
             file.write(f'{log_folder}\n')
 
 
 def newest_checkpoint(work_dir: str, out_dir: str | None = None) -> tuple[str | None, list[str]]:
-    """The latest whole checkpoint of a folder's run; ties go to the higher iteration.
+    """The latest valid checkpoint of a folder's run; ties go to the higher iteration.
 
-    It goes by what the files say: mmengine's ``last_checkpoint`` may name a damaged one, and a
-    file's time is that of its copy. A checkpoint that says no time counts as the oldest.
+    The time stands in the checkpoint; one without a time counts as the oldest. mmengine's
+    ``last_checkpoint`` may name a damaged file, and copying changes a file's own time.
 
     Returns:
-        its path or None, and a line for each checkpoint that is damaged or of an earlier run.
+        Its path or None, and a line for each checkpoint that is damaged or of an earlier run.
     """
     logs = Path(work_dir, LOGS)
     own = tuple(logs.read_text().split()) if logs.is_file() else ('',)
@@ -82,21 +83,21 @@ def newest_checkpoint(work_dir: str, out_dir: str | None = None) -> tuple[str | 
 
 
 def checkpoints(work_dir: str, out_dir: str | None = None) -> list[Path]:
-    """A folder's checkpoints, whole or not, by name."""
+    """A folder's checkpoints by name, damaged ones included."""
     folder = Path(work_dir)
     folders = [folder] if out_dir is None else [folder, Path(out_dir, folder.name)]
     found = [path for place in folders for path in sorted(place.glob('*.pth'))
              if re.fullmatch(KINDS, path.name)]
-    if (pointer := folder / 'last_checkpoint').is_file():  # whatever its name is
+    if (pointer := folder / 'last_checkpoint').is_file():  # may name any file
         found += [path for path in [Path(pointer.read_text().strip())] if path.is_file()]
     return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
-    """When a checkpoint was written, '' if it does not say, and after how many iterations.
+    """A checkpoint's time, '' if it has none, and its iterations.
 
     Raises:
-        CheckpointError: no run can go on from it, or its log folder is not one of ``own``.
+        CheckpointError: it cannot be resumed, or its log folder is not one of ``own``.
     """
     content = read_checkpoint(path, weights=False)
     meta = content.get('meta')
@@ -111,7 +112,7 @@ def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
 
 
 def earlier_run(work_dir: str, out_dir: str | None = None) -> str | None:
-    """A warning for a new run whose work folder holds a record or checkpoints; else None."""
+    """The warning for a new run in a folder that holds a record or checkpoints, or None."""
     names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir, out_dir))
              if path.is_file()]
     if not names:

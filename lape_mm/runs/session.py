@@ -14,20 +14,21 @@ from mmengine.runner import Runner
 
 from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.loader import install_safe_loader
-from lape_mm.engine.samples import BadSample
-from lape_mm.engine.stop import RunStopped
 from lape_mm.machine import versions
+from lape_mm.runs.engine.samples import BadSample
+from lape_mm.runs.engine.stop import RunStopped
 
-from .amp import set_amp
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders
+from .drawing import draw_tested
 from .errors import RunError
-from .learning_rate import count_accumulation, set_auto_scale_lr
-from .loading import check_tested, guard_loading
-from .outputs import draw_tested, dump_metric, print_testing, print_training
+from .loading import FittingWeightsHook, check_tested
+from .optim import set_amp, set_auto_scale_lr
+from .outputs import dump_metric, print_testing, print_training
 from .progress import progress
 from .resume import earlier_run, elsewhere, note_start, set_resume
+from .runner import CheckedRunner
 
 
 def train(args: Namespace) -> None:
@@ -96,7 +97,7 @@ def overrides(args: Namespace) -> dict:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turns what stops a run for a reason that its user has to know into a RunError."""
+    """Turns errors that a user can act on into a RunError."""
     try:
         yield
     except RunStopped as stop:
@@ -118,26 +119,25 @@ def set_strict_data(cfg: Config) -> None:
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:
-    """Checks what the run needs, draws the built-in data set if the config has it, builds it."""
+    """Checks the config and its files, draws the built-in data set, and builds the runner."""
     install_safe_loader()
     settle_loaders(cfg)
     check_config(cfg, mode)
     if not gc.get_freeze_count():
-        # once a process, now that all is imported: mmengine collects garbage after reading a data
-        # set, and would look through the modules for a third of a second
+        # mmengine collects garbage after reading a data set: this spares it the imported modules,
+        # a third of a second each time
         gc.freeze()
     draw_scenes(cfg)
     check_files(cfg, mode)
     settle_distributed(cfg)
-    runner = Runner.from_cfg(cfg)
+    runner = CheckedRunner.from_cfg(cfg)
+    runner.register_hook(FittingWeightsHook())
     runner.logger.info(f"mmcv's operators: {versions().get('mmcv operators')}")
-    guard_loading(runner)
-    count_accumulation(runner)
     return runner
 
 
 def draw_scenes(cfg: Config) -> None:
-    """Draws the built-in data set if the config has it and it is not there yet."""
+    """Draws the built-in data set if the config has one that is not drawn yet."""
     if cfg.get('scenes'):
         from lape_mm.datasets.scenes import prepare
         try:
@@ -147,12 +147,12 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for gloo where a run has several processes and there is no GPU.
+    """Sets a config up for several processes on the CPU; does nothing elsewhere.
 
-    BatchNorm is not synchronised then: torch synchronises it on GPUs alone.
+    BatchNorm is not synchronised there: torch can do that only on GPUs.
 
     Raises:
-        RunError: a launcher that needs GPUs, or that has not set its environment variables.
+        RunError: the launcher needs GPUs, or has not set its environment variables.
     """
     if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
         return

@@ -1,9 +1,10 @@
-"""The backbones for timm: the same classes and parameter names, with a head."""
+"""The backbones with a head, as timm's models; parameter names stay the same."""
 from __future__ import annotations
 
 from torch import Tensor
 
 from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
+from lape_mm.position import PositionPlan
 
 from .model import TimmModel, as_maps, take_indices
 
@@ -12,13 +13,13 @@ class DeiTClassifier(TimmModel, DeiT):
     """`DeiT` for timm.
 
     Raises:
-        ValueError: for ``distilled``, whose second classifier it lacks.
+        ValueError: for ``distilled``, which needs a second classifier.
     """
 
     def __init__(self, *, distilled: bool = False, **kwargs):
         if distilled:
             raise ValueError(f'distilled={distilled!r}: expected False, models for timm have one '
-                             'classifier; lape_mm.DistilledClassifier trains one with two')
+                             'classifier. lape_mm.DistilledClassifier trains one with two')
         super().__init__(**kwargs)
 
 
@@ -34,16 +35,16 @@ class CompactClassifier(TimmModel, CompactTransformer):
 
 
 class CeiTClassifier(TimmModel, CeiT):
-    """`CeiT` for timm; what its layer-wise attention leaves is a sequence of one token."""
+    """`CeiT` for timm; its features are one token, the output of layer-wise attention."""
 
-    def last_features(self, outputs: list[Tensor], plan) -> Tensor:
+    def last_features(self, outputs: list[Tensor], plan: PositionPlan) -> Tensor:
         return self.attend_layers([self.pool(x) for x in outputs], plan)[:, None]
 
     def pool_features(self, x: Tensor) -> Tensor:
         return x[:, 0]
 
-    def drop_ends(self, norm: bool, head: bool) -> None:
-        super().drop_ends(norm, head)
+    def prune_end(self, layers: bool, norm: bool, head: bool) -> None:
+        super().prune_end(layers, norm, head)
         if head:
             for name in ('lca', 'pos_layer_embed'):
                 setattr(self, name, None)
@@ -52,12 +53,12 @@ class CeiTClassifier(TimmModel, CeiT):
 class SwinClassifier(TimmModel, Swin):
     """`Swin` for timm; its maps are (B, h, w, C), one a stage.
 
-    Windows are those of the image size that the model is built with; `set_input_size` keeps them.
+    The ``img_size`` of the constructor decides the windows.
     """
 
     output_fmt = 'NHWC'
     layers_coarse = ((r'^layers\.(\d+)', None),)
-    # merging stands at the end of a stage, after its last block
+    # a stage ends with its merging
     layers_fine = ((r'^layers\.(\d+)\.downsample', (99998,)), (r'^layers\.(\d+)\.\w+\.(\d+)', None))
 
     def describe_features(self) -> list[dict]:
@@ -70,7 +71,7 @@ class SwinClassifier(TimmModel, Swin):
     def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,  # type: ignore[override]
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
-        """See `TimmModel`; a map for each stage, of which ``norm`` concerns the last alone."""
+        """See `TimmModel`; a map for each stage. ``norm`` applies to the last one alone."""
         wanted, deepest = take_indices(len(self.layers), indices)
         count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
         outputs, plan = self.encode(x, count)
@@ -85,11 +86,10 @@ class SwinClassifier(TimmModel, Swin):
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         wanted, deepest = take_indices(len(self.layers), indices)
-        if prune_norm or deepest < len(self.layers) - 1:
-            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
+        shorter = deepest < len(self.layers) - 1
         self.layers, self.depths = self.layers[:deepest + 1], self.depths[:deepest + 1]
         self.stages()[-1].downsample = None
-        self.drop_ends(prune_norm, prune_head)
+        self.prune_end(shorter, prune_norm, prune_head)
         return wanted
 
 
@@ -98,7 +98,7 @@ class ViTAdapterFeatures(ViTAdapter):
 
     def __init__(self, *, num_classes: int = 0, in_chans: int = 3, **kwargs):
         if in_chans != 3:
-            raise ValueError(f'in_chans={in_chans}: ViT-Adapter takes images of 3 channels')
+            raise ValueError(f'in_chans={in_chans}: expected 3 channels')
         super().__init__(**kwargs)
         self.num_features, self.num_classes = self.embed_dim, 0
         self.feature_info = [dict(module=f'norm{level}', num_chs=self.embed_dim,
@@ -111,7 +111,7 @@ class ViTAdapterFeatures(ViTAdapter):
     def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
-        """The maps, (B, C, h, w) each; they are normalised as they are, whatever ``norm`` says."""
+        """See `TimmModel`; the maps are normalised whatever ``norm`` says."""
         wanted, _ = take_indices(4, indices)
         levels = self(x)
         maps = [as_maps(levels[level].flatten(2).transpose(1, 2), levels[level].shape[2:],

@@ -1,7 +1,7 @@
-"""The names under which timm finds our models: ``lape_mm_architecture.joining``.
+"""Our names in timm's registry: ``lape_mm_architecture.joining``.
 
-timm splits a name at its first dot and hands the rest, which it calls a pretrained tag, to the
-architecture's entry. Here the tag names the joining.
+timm splits a name at its first dot and passes the rest, the pretrained tag, to the architecture's
+entry. Here the tag names the joining.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .classes import (
     T2TViTClassifier,
     ViTAdapterFeatures,
 )
-from .weights import fit
+from .model import fit
 
 CIFAR100 = dict(input_size=(3, 32, 32), num_classes=100, crop_pct=1., mean=(.5071, .4867, .4408),
                 std=(.2675, .2565, .2761))
@@ -28,13 +28,13 @@ CIFAR100 = dict(input_size=(3, 32, 32), num_classes=100, crop_pct=1., mean=(.507
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model of timm's naming, in every joining.
+    """One architecture of timm's registry, which takes every joining.
 
     Attributes:
         cls: its class.
         arguments: of the class.
-        first_conv: name of the first convolution; None where there is none.
-        data: what timm's evaluation has to know, over its defaults.
+        first_conv: name of the first convolution, if there is one.
+        data: settings of timm's evaluation that differ from its defaults.
         without: joinings that the class refuses.
         out_indices: of ``features_only``.
     """
@@ -51,9 +51,15 @@ class Architecture:
         """The tags."""
         return [name for name in PRESETS if name not in self.without]
 
+    @property
+    def pretrained_cfg(self) -> dict:
+        """timm's pretrained cfg, without an address: there are no weights."""
+        head = None if self.cls is ViTAdapterFeatures else 'head'
+        return dict(dict(url='', classifier=head, first_conv=self.first_conv), **self.data)
+
 
 STAGES = (0, 1, 2, 3)
-STATIC = ('unshare',)  # joinings that need a learned table a layer, all of one grid
+STATIC = ('unshare',)  # needs a learned table for each layer, all on one grid
 ARCHITECTURES = {
     **{f'lape_mm_deit_{arch}_patch16_224': Architecture(DeiTClassifier, dict(arch=arch))
        for arch in ('tiny', 'small', 'base')},
@@ -74,26 +80,20 @@ ARCHITECTURES = {
 }
 
 
-def data_cfg(arch: Architecture) -> dict:
-    """timm's pretrained cfg, without weights: there are none."""
-    head = None if arch.cls is ViTAdapterFeatures else 'head'
-    return dict(dict(url='', classifier=head, first_conv=arch.first_conv), **arch.data)
-
-
 default_cfgs = generate_default_cfgs({
-    f'{name}.{joining}' if joining else name: data_cfg(arch)
+    f'{name}.{joining}' if joining else name: arch.pretrained_cfg
     for name, arch in ARCHITECTURES.items() for joining in ('', *arch.joinings)})
 
 
 def tag_of(pretrained_cfg) -> str | None:
-    """The tag in any of the forms in which timm hands on a pretrained cfg."""
+    """The tag of a pretrained cfg, which timm passes as a dict, an object or the tag itself."""
     if isinstance(pretrained_cfg, Mapping):
         return pretrained_cfg.get('tag')
     return getattr(pretrained_cfg, 'tag', pretrained_cfg)
 
 
 def make_entry(name: str, arch: Architecture) -> Callable:
-    """What timm calls for an architecture's name."""
+    """The function that timm calls to build an architecture."""
     def entry(pretrained: bool = False, pretrained_cfg=None, **kwargs):
         joining = kwargs.pop('joining', tag_of(pretrained_cfg) or 'default')
         if arch.cls is ViTAdapterFeatures and not kwargs.get('features_only'):

@@ -1,65 +1,80 @@
-"""What timm asks of a model beyond a backbone: head, pooling, intermediate maps, groups."""
+"""timm's model interface over a backbone: head, pooling, intermediate maps, parameter groups."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from timm.layers import to_2tuple
+import torch
+from timm.layers import Format, nchw_to, to_2tuple
 from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder, init_linear
+from lape_mm.checkpoints.convert import parse
 from lape_mm.checkpoints.files import named, read_checkpoint
 from lape_mm.checkpoints.fit import check_whole
-from lape_mm.position import PositionPlan, resize_table
+from lape_mm.checkpoints.transfer import log, match
+from lape_mm.position import PositionPlan
 
-from .weights import fit
-
-try:
+try:  # private, but the only way to record a size for timm's save_for_hf
     from timm.models._input import update_model_input_size
-except ImportError:  # private, but the one way to record a size for timm's exports; not in old ones
-    def update_model_input_size(model, img_size):  # type: ignore[misc]  # timm's has types
-        """Nothing."""
+except ImportError:  # older versions record none
+    def update_model_input_size(model, img_size):  # type: ignore[misc]
+        """Does nothing."""
 
-FORMATS = ('NCHW', 'NLC', 'NHWC')
-LAST = (99999,)  # timm's number of a group that comes after all layers
+LAST = (99999,)  # timm's number of the group after all layers
 Groups = tuple[tuple[str, tuple[int] | None], ...]
 
 
 def take_indices(count: int, indices: int | Sequence[int] | None) -> tuple[list[int], int]:
-    """Which of ``count`` layers, counted from 0, and the deepest: so many last ones, or these.
+    """The chosen layers of ``count``, counted from 0, and the deepest of them.
+
+    ``indices`` are layers, a number of last layers, or None for all.
 
     Raises:
-        ValueError: there are no such layers.
+        ValueError: a layer does not exist.
     """
     if isinstance(indices, int):
         indices = range(-indices, 0)
     chosen = [index + count if index < 0 else index
               for index in (range(count) if indices is None else indices)]
     if not chosen or not all(0 <= index < count for index in chosen):
-        raise ValueError(f'indices={indices!r}: expected layers of 0..{count - 1}, or a number for '
-                         'so many last ones')
+        raise ValueError(f'indices={indices!r}: expected layers of 0..{count - 1}, or the number '
+                         'of last layers')
     return chosen, max(chosen)
 
 
 def as_maps(tokens: Tensor, grid: Sequence[int], fmt: str) -> Tensor:
-    """(B, h * w, C) as NCHW, NHWC or NLC.
+    """(B, h * w, C) as 'NCHW', 'NHWC', 'NCL' or 'NLC'."""
+    return nchw_to(tokens.transpose(1, 2).unflatten(2, grid).contiguous(), Format(fmt))
+
+
+def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
+        path: str = 'a checkpoint') -> dict[str, Tensor]:
+    """The weights of a checkpoint under the model's names, resized to its grid; logs the report.
+
+    timm calls this for files in ``pretrained_cfg_overlay``.
 
     Raises:
-        ValueError: for another format.
+        CheckpointError: for no transformer, several, or one with other layers, see
+            `lape_mm.checkpoints.transfer.match`.
     """
-    if fmt not in FORMATS:
-        raise ValueError(f'output_fmt={fmt!r}: expected one of {FORMATS}')
-    if fmt == 'NLC':
-        return tokens
-    maps = tokens.unflatten(1, grid)
-    return maps if fmt == 'NHWC' else maps.permute(0, 3, 1, 2).contiguous()
+    vit, heads, around = parse(checkpoint, prefix)
+    state = {**vit, **heads}
+    fitting, report = match(model, state)
+    report.unused.update(dict.fromkeys(around, ''))
+    log(report, model, path)
+    # weights of another shape: timm adapts the first convolution, and torch names the others
+    fitting.update((name, state[name]) for name, why in report.missing.items()
+                   if why and name in state)
+    fitting.update(heads)
+    return {name: value for name, value in fitting.items() if not name.startswith('head_dist.')}
 
 
 class TimmModel(Encoder):
-    """What timm's tools call, over an `Encoder` that the subclass names after it.
+    """timm's model interface; a subclass names the backbone after it.
 
-    Images may be of any size; ``img_size`` is that of the PE table. Pooling belongs to the joining
-    and is not chosen apart from it.
+    Images may have any size; ``img_size`` is that of the PE table. The joining decides how tokens
+    are pooled.
 
     Args:
         num_classes: outputs of the head; 0 for the pooled vector.
@@ -73,21 +88,20 @@ class TimmModel(Encoder):
     """
 
     output_fmt = 'NLC'
-    # in timm's words: what belongs to the stem, the layers, and what follows them
+    # timm's patterns for the stem, the layers and what follows them
     stem = r'^(?:cls_token|dist_token|pos_embed\d*|patch_embed)(?:\.|$)'
     layers_fine: Groups = ((r'^blocks\.(\d+)', None),)
     layers_coarse: Groups = layers_fine
-    channels = 'in_channels'
     blocks: nn.ModuleList
     embed: Callable[[Tensor], tuple[Tensor, tuple[int, int], PositionPlan]]
     attention_pool: nn.Linear | None
 
     def __init__(self, *, num_classes: int = 1000, in_chans: int = 3, drop_rate: float = 0.,
                  global_pool: str | None = None, **kwargs):
-        backbone: dict[str, Any] = {self.channels: in_chans, **kwargs}
+        backbone: dict[str, Any] = dict(kwargs, in_channels=in_chans)
         super().__init__(**backbone)
         self.in_chans, self.grad_checkpointing = in_chans, self.with_cp
-        assert self.norm is not None  # no backbone of these is made without
+        assert self.norm is not None
         self.num_features = self.head_hidden_size = self.norm.normalized_shape[0]
         self.global_pool = self.own_pool = self.name_of_pool()
         self.head_drop = nn.Dropout(drop_rate)
@@ -101,7 +115,7 @@ class TimmModel(Encoder):
                 for layer in range(self.depth)]
 
     def name_of_pool(self) -> str:
-        """How the joining pools, in timm's words."""
+        """timm's name for how the joining pools."""
         return 'token' if self.has_class_token else 'avg'
 
     def get_classifier(self) -> nn.Module:
@@ -109,10 +123,10 @@ class TimmModel(Encoder):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new head, or none for 0; with ``global_pool=''`` nothing is pooled before it."""
+        """Makes a new head, or none for 0 classes; ``global_pool=''`` turns pooling off."""
         if global_pool not in (None, '', self.own_pool):
-            raise ValueError(f"global_pool={global_pool!r}: expected {self.own_pool!r}, which the "
-                             "joining says, or '' for none")
+            raise ValueError(f"global_pool={global_pool!r}: expected {self.own_pool!r}, as the "
+                             "joining pools, or '' for none")
         self.num_classes = num_classes
         self.global_pool = self.global_pool if global_pool is None else global_pool
         some = next(self.parameters())
@@ -129,24 +143,21 @@ class TimmModel(Encoder):
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None,
                        patch_size: int | None = None) -> None:
-        """Gives the PE tables the grid of another image size, in pixels, as a forward would.
+        """Resizes the PE tables for images of (h, w) pixels, as a forward would.
 
         Raises:
-            ValueError: for a ``patch_size``, and where PE cannot be resized.
+            ValueError: for a ``patch_size``, or another size of a folded model or a relative bias.
         """
         if patch_size is not None:
             raise ValueError('patch_size cannot be changed: build the model with another one')
         if img_size is None:
             return
         grid = self.grid_of(to_2tuple(img_size))
-        if getattr(self, 'relative_index', None) is not None or self.folded is not None:
-            raise ValueError("the model is made for one image size (position='relative', or "
-                             'folded): build it with img_size')
-        for name in self.table_names:
-            old = getattr(self, name)
-            table = resize_table(old.detach(), old=self.grid, new=grid, mode=self.interpolation,
-                                 num_prefix_tokens=self.num_prefix_tokens)
-            setattr(self, name, nn.Parameter(table.clone(), requires_grad=old.requires_grad))
+        with torch.no_grad():
+            self.plan(grid)  # refuses a grid that PE cannot be resized to
+            tables = self.tables(grid)
+        for name, table in zip(self.table_names, tables):
+            getattr(self, name).data = table.clone()
         self.grid = grid
         update_model_input_size(self, img_size)
 
@@ -161,14 +172,14 @@ class TimmModel(Encoder):
                 if not name.startswith('head.'))
 
     def load_pretrained(self, checkpoint_path: str, prefix: str = '') -> None:
-        """Loads all of a checkpoint, of any layout that this package reads, without executing it.
+        """Loads a whole checkpoint, in any layout this package reads, without running code in it.
 
-        PE is resized to the model's grid. To start from part of a model, such as a DeiT without
-        norms of PE, call `lape_mm.checkpoints.load_backbone`.
+        PE is resized to the model's grid. `lape_mm.checkpoints.load_backbone` loads part of a
+        model, such as a DeiT without norms of PE.
 
         Raises:
-            CheckpointError: the file cannot be read, anything of the model is not in it, or more
-                is in its layers.
+            CheckpointError: for a file that cannot be read, lacks a weight of the model, or has
+                weights in its layers that the model does not.
         """
         with named(checkpoint_path):
             fitting = fit(read_checkpoint(checkpoint_path), self, prefix or None,
@@ -176,45 +187,44 @@ class TimmModel(Encoder):
             check_whole(self.state_dict(), fitting)
             self.load_state_dict(fitting)
 
-    def head_of(self, pooled: Tensor, pre_logits: bool) -> Tensor:
-        """(B, C) to (B, C) or (B, num_classes)."""
+    def classify(self, pooled: Tensor, pre_logits: bool = False) -> Tensor:
+        """(B, C) through dropout and head to (B, num_classes); ``pre_logits`` skips the head."""
         pooled = self.head_drop(pooled)
         return pooled if pre_logits else self.head(pooled)
 
     def pool_features(self, x: Tensor) -> Tensor:
-        """What `forward_features` gives as (B, C)."""
+        """Pools the output of `forward_features` to (B, C)."""
         return self.pool(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """What `forward_features` gives, to (B, num_classes) or the pooled (B, C)."""
-        return self.head_of(self.pool_features(x) if self.global_pool else x, pre_logits)
+        """The output of `forward_features` to (B, num_classes), or the pooled (B, C)."""
+        return self.classify(self.pool_features(x) if self.global_pool else x, pre_logits)
 
     def forward(self, img: Tensor) -> Any:
-        """(B, in_chans, H, W) to (B, num_classes), or what is left of it without pool and head."""
+        """(B, in_chans, H, W) to (B, num_classes), or to features without pool and head."""
         if not self.global_pool:
             return self.forward_head(self.forward_features(img))
-        # the backbone's own, which spares what no class token asks for
-        return self.head_of(super().forward(img)[0], False)
+        # the backbone's forward computes the class token alone in the last layer
+        return self.classify(super().forward(img)[0])
 
     def forward_features(self, img: Tensor) -> Tensor:
-        """(B, in_chans, H, W) to the tokens after the last norm and PE's last term, (B, T, C)."""
+        """(B, in_chans, H, W) to the tokens after the last norm and ``post_norm``, (B, T, C)."""
         return self.forward_intermediates(img, indices=1)[0]
 
     def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,
                               return_prefix_tokens: bool = False, norm: bool = False,
                               stop_early: bool = False, output_fmt: str = 'NCHW',
                               intermediates_only: bool = False):
-        """Maps of the layers, (B, C, h, w) each, and what `forward_features` gives.
+        """Maps of chosen layers, (B, C, h, w) each, and the output of `forward_features`.
 
         Args:
             x: image.
-            indices: layers, counted from 0; a number for so many last ones, None for all.
+            indices: see `take_indices`.
             return_prefix_tokens: pairs of map and prefix tokens, where there are some.
-            norm: the last norm over every map, with PE's last term at the last layer.
-            stop_early: no layer after the last one that is asked for; with
-                ``intermediates_only``.
-            output_fmt: 'NCHW', 'NHWC' or 'NLC'.
-            intermediates_only: the list of maps alone.
+            norm: applies the last norm to every map, with ``post_norm`` for the last layer's.
+            stop_early: with ``intermediates_only``, skips layers after the deepest chosen one.
+            output_fmt: see `as_maps`.
+            intermediates_only: returns the list of maps alone.
         """
         wanted, deepest = take_indices(len(self.blocks), indices)
         count = deepest + 1 if stop_early and intermediates_only else len(self.blocks)
@@ -234,22 +244,22 @@ class TimmModel(Encoder):
             maps.append((patches, prefix) if both else patches)
         return maps if intermediates_only else (self.last_features(outputs, plan), maps)
 
-    def last_features(self, outputs: list[Tensor], plan) -> Tensor:
-        """What `forward_features` gives, from the outputs of all layers."""
+    def last_features(self, outputs: list[Tensor], plan: PositionPlan) -> Tensor:
+        """The output of `forward_features`, from the outputs of all layers."""
         return self.run_last_norm(outputs[-1], plan.post_norm)
 
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
-        """Takes out what these layers' maps do not need; their numbers, counted from 0."""
+        """Removes the layers after the deepest chosen one; returns the chosen layers."""
         wanted, deepest = take_indices(len(self.blocks), indices)
-        if prune_norm or deepest < len(self.blocks) - 1:
-            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         self.blocks = self.blocks[:deepest + 1]
-        self.drop_ends(prune_norm, prune_head)
+        self.prune_end(deepest < self.depth - 1, prune_norm, prune_head)
         return wanted
 
-    def drop_ends(self, norm: bool, head: bool) -> None:
-        """Takes out the last norm, and what comes after it."""
+    def prune_end(self, layers: bool, norm: bool, head: bool) -> None:
+        """Removes the last norm or the head, and a ``post_norm`` that has lost its place."""
+        if norm or layers:
+            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         if norm:
             self.norm = None
         if head:

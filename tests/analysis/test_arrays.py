@@ -1,4 +1,4 @@
-"""Arrays against hand computation on tiny models, and against LaPE's official formula."""
+"""Arrays against hand computation on tiny models, and against LaPE's official script."""
 import os
 import re
 from pathlib import Path
@@ -41,23 +41,17 @@ def close(array, tensor, atol=1e-5):
     np.testing.assert_allclose(array, tensor.detach().double().numpy(), rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize('joining', ['default', 'share'])
-def test_received_by_the_stream_is_pe_through_the_layers_own_norm(joining):
+@pytest.mark.parametrize('joining', ['default', 'share', 'unshare'])
+def test_pe_of_the_residual_stream_goes_through_the_layers_own_norm(joining):
     model = deit(joining=joining)
     for layer, entry in enumerate(pe_per_layer(model, (48, 32))):
         assert (entry.way, entry.grid, entry.num_prefix_tokens) == ('residual', (3, 2), 1)
-        close(entry.values, norm(model.pos_embed[0], model.blocks[layer].norm1))
+        table = getattr(model, f'pos_embed{layer}' if joining == 'unshare' else 'pos_embed')
+        close(entry.values, norm(table[0], model.blocks[layer].norm1))
         assert entry.patches.shape == (6, 12)
 
 
-def test_received_under_unshare_is_each_layers_table():
-    model = deit(joining='unshare')
-    for layer, entry in enumerate(pe_per_layer(model, (48, 32))):
-        close(entry.values, norm(getattr(model, f'pos_embed{layer}')[0],
-                                 model.blocks[layer].norm1))
-
-
-def test_received_under_lape_and_mpvg_is_the_chain():
+def test_lape_and_mpvg_give_the_chain():
     model = deit(joining='lape')
     pe = model.pos_embed[0]
     for layer, entry in enumerate(pe_per_layer(model, (48, 32))):
@@ -73,14 +67,14 @@ def test_received_under_lape_and_mpvg_is_the_chain():
     close(third.values, norm(pe, model.blocks[2].pe_norm))
 
 
-def test_received_is_nothing_where_nothing_comes():
+def test_a_layer_without_pe_has_no_values():
     model = deit(joining=dict(add_to_input=False, first_layer=1))
     entries = pe_per_layer(model, (48, 32))
     assert entries[0].values is None and entries[0].patches is None
     assert entries[1].values is not None
 
 
-def test_received_under_relative_is_the_heads_bias():
+def test_relative_position_gives_the_bias_of_the_heads():
     model = deit(joining='lape', position='relative')
     entry = pe_per_layer(model, (48, 32))[1]
     assert (entry.way, entry.values.shape, entry.patches.shape) == \
@@ -96,7 +90,6 @@ def test_swins_pe_crosses_to_the_later_grids_under_default_too():
     assert (first.grid, second.grid) == ((8, 8), (4, 4))
     carried = model.layers[0].merge(model.pos_embed.unflatten(1, (8, 8))).flatten(1, 2)[0]
     close(second.values, norm(carried, model.layers[1].blocks[0].norm1, eps=1e-5))
-    assert model.plan((8, 8)).residual[1] is None  # the joining is the model's own again
 
 
 def test_a_folded_model_is_refused():
@@ -105,7 +98,7 @@ def test_a_folded_model_is_refused():
 
 
 def official(state, depth, joining, slots):
-    """LaPE's official script: PE without its slots, torch's eps, by layer."""
+    """LaPE's official script by layer: PE without prefix tokens, torch's eps."""
     pe = state['pos_embed'].double().reshape(-1, state['pos_embed'].shape[-1])[slots:]
     for layer in range(depth):
         name = f'blocks.{layer}.{"pe_norm" if joining == "LaPE" else "norm1"}'
@@ -134,7 +127,7 @@ def test_the_official_scripts_similarity(path, tmp_path):
     load_backbone(model, tmp_path / 'case.pth', min_share=1., source_grid=model.grid)
     model = model.double().eval()
     ours = [similarity(entry.patches) for entry in pe_per_layer(model, config['img_size'])]
-    # the script normalises by torch's default eps whatever the model's is; ours is the model's
+    # the script always normalises with torch's default eps; ours is the model's
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = 1e-5
@@ -265,7 +258,7 @@ def test_sections_of_a_mpvg_model_by_hand():
                                arrays['last_pe'])
 
 
-def test_a_class_token_is_what_the_last_norm_is_judged_by():
+def test_the_last_norm_is_measured_on_the_class_token():
     model = deit(joining='lape')
     seen = record(model, torch.randn(2, 3, 48, 32))
     arrays, _ = sections.measure(pe_per_layer(model, (48, 32)), seen)['last_norm']

@@ -4,19 +4,20 @@ import shutil
 
 import pytest
 import torch
-from test_all import COMPACT, MODELS, build, flat
-from test_folding import gap
+from tiny_models import COMPACT, MODELS, build, flat, gap
 
 from lape_mm import fold
 from lape_mm.backbones import DeiT, ViTAdapter
 
-SLOW = ('ViTAdapter', 'Swin')  # to trace with gradients
-# MPVG delivers all that there is to deliver; the others are a matter of seconds each
-JOININGS = ['mpvg', *(pytest.param(name, marks=pytest.mark.long)
-                      for name in ('default', 'lape', 'pvg'))]
-# aot_eager traces the backward pass, too; where a model drops out, 'eager' alone draws its numbers
-BACKENDS = {name: 'eager' if name in ('T2TViT', 'ViT-Lite', 'CVT', 'CCT') else 'aot_eager'
-            for name in MODELS}
+LONG = pytest.mark.long
+# MPVG fills most of the plan. LaPE has a class token, which cuts the last layer's queries
+EVALUATED = [*((name, 'mpvg') for name in MODELS),
+             *(pytest.param(name, 'lape', marks=LONG) for name in ('DeiT', 'CeiT', 'ViT-Lite'))]
+TRAINED = [('DeiT', 'mpvg'), ('DeiT', 'lape'), ('CeiT', 'mpvg'), ('T2TViT', 'mpvg'),
+           ('CCT', 'mpvg'), *(pytest.param(name, 'mpvg', marks=LONG)
+                              for name in ('ViTAdapter', 'Swin'))]  # slow to trace
+# aot_eager also traces the backward pass, but draws other numbers for dropout
+BACKENDS = {'T2TViT': 'eager', 'CCT': 'eager'}
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,21 @@ def size_of(name):
     return (16, 24) if name in COMPACT else (32, 64)
 
 
-def gradients(model, outputs):
-    sum(output.square().mean() for output in flat(outputs)).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()
-            if parameter.requires_grad}
+def assert_same_gradients(model, expected, other, outputs):
+    assert gap(outputs, expected) <= 1e-5
+    for values in (expected, outputs):
+        sum(output.square().mean() for output in flat(values)).backward()
+    theirs = {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+    scale = max(grad.abs().max() for grad in theirs.values() if grad is not None)
+    for name, value in other.named_parameters():
+        if (grad := theirs.get(name)) is None:
+            assert value.grad is None, name
+        else:
+            assert (value.grad - grad).abs().max() <= 1e-5 * scale, name
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('joining', JOININGS)
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name, joining', EVALUATED)
 def test_one_graph_in_evaluation(name, joining):
     torch.manual_seed(0)
     model, image = build(name, joining).eval(), torch.randn(2, 3, *size_of(name))
@@ -46,29 +53,20 @@ def test_one_graph_in_evaluation(name, joining):
     assert gap(compiled(image), model(image)) <= 1e-5
 
 
-@pytest.mark.parametrize('joining', JOININGS)
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in MODELS])
+@pytest.mark.parametrize('name, joining', TRAINED)
 def test_one_graph_in_a_training_step(name, joining):
     torch.manual_seed(0)
     model, image = build(name, joining), torch.randn(2, 3, *size_of(name))
     other = copy.deepcopy(model)  # both move their running statistics
-    compiled = torch.compile(other, fullgraph=True, backend=BACKENDS[name])
+    compiled = torch.compile(other, fullgraph=True, backend=BACKENDS.get(name, 'aot_eager'))
     torch.manual_seed(1)
     expected = model(image)
     torch.manual_seed(1)
-    outputs = compiled(image)
-    assert gap(outputs, expected) <= 1e-5
-    theirs, ours = gradients(model, expected), gradients(other, outputs)
-    scale = max(grad.abs().max() for grad in theirs.values() if grad is not None)
-    for key, grad in theirs.items():
-        assert (grad is None) == (ours[key] is None), key
-        if grad is not None:
-            assert (ours[key] - grad).abs().max() <= 1e-5 * scale, key
+    assert_same_gradients(model, expected, other, compiled(image))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('joining', ['mpvg', pytest.param('lape', marks=LONG)])
 def test_one_graph_for_images_of_any_size(joining):
     torch.manual_seed(0)
     model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=64,
@@ -79,15 +77,14 @@ def test_one_graph_for_images_of_any_size(joining):
         graphs.append(graph)
         return graph.forward
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
-    for height, width in ((48, 80), (96, 32), (112, 128), (160, 96)):
+    for height, width in ((48, 80), (96, 32), (112, 128)):
         image = torch.randn(2, 3, height, width)
         assert gap(compiled(image), model(image)) <= 1e-5
     assert len(graphs) == 1
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('joining', JOININGS)
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name, joining', EVALUATED)
 def test_the_folded_backbone_exports_with_a_dynamic_batch(name, joining):
     torch.manual_seed(0)
     model = fold(build(name, joining).eval(), size_of(name))
@@ -111,17 +108,13 @@ def test_an_export_samples_by_grid():
     assert gap(program.module()(image), model(image)) <= 1e-5
 
 
-@pytest.mark.long
+@LONG
 @pytest.mark.skipif(not any(map(shutil.which, ('g++', 'clang++'))), reason='no C++ compiler')
 def test_inductor(tmp_path, monkeypatch):
-    # of its own: an interrupted run leaves broken files in the shared one
+    # a cache of its own: an interrupted run leaves broken files in the shared one
     monkeypatch.setenv('TORCHINDUCTOR_CACHE_DIR', str(tmp_path))
     torch.manual_seed(0)
     model = DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32, joining='mpvg')
     image, other = torch.randn(2, 3, 32, 32), copy.deepcopy(model)
     compiled = torch.compile(other, fullgraph=True)
-    outputs, expected = compiled(image), model(image)
-    assert gap(outputs, expected) <= 1e-5
-    theirs, ours = gradients(model, expected), gradients(other, outputs)
-    for key, grad in theirs.items():
-        assert (ours[key] - grad).abs().max() <= 1e-5 * grad.abs().max().clamp(min=1), key
+    assert_same_gradients(model, model(image), other, compiled(image))

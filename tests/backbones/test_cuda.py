@@ -6,45 +6,26 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fake_cuda import DTYPES, fake_cuda, precision
-from test_all import flat
+from tiny_models import MODELS, build, flat, side_of
 
-from lape_mm import backbones, fold
+from lape_mm import fold
 from lape_mm.backbones import sampling
-from lape_mm.position import PRESETS
 
-SIZES = dict(embed_dim=24, depth=2, num_heads=3)
-ADAPTER = dict(SIZES, conv_inplane=8, deform_num_heads=3)
-MODELS = {
-    'DeiT': dict(arch=SIZES, img_size=32),
-    'ViTAdapter': dict(arch=ADAPTER, img_size=32, interaction_indexes=[(0, 0), (1, 1)],
-                       windows=[2, None]),
-    'ViTAdapter segmentation': dict(arch=dict(ADAPTER, depth=4), img_size=32,
-                                    variant='segmentation'),
-    'Swin': dict(arch=dict(embed_dim=8, depths=(2, 2), num_heads=(1, 2), window_size=4),
-                 img_size=32),
-    'CeiT': dict(arch=SIZES, img_size=32),
-    'T2TViT': dict(arch=dict(SIZES, token_dim=16), img_size=32),
-    'CompactTransformer': dict(arch=dict(SIZES, kernel_size=4), img_size=32),
-    'CompactTransformer CCT': dict(arch=dict(SIZES, kernel_size=3, conv_layers=1,
-                                             pool='sequence'), img_size=16),
-}
-CASES = [(name, dict(joining=joining)) for name in MODELS for joining in PRESETS
-         if (name, joining) not in (('Swin', 'unshare'), ('T2TViT', 'unshare'))] + [
-    ('T2TViT', dict(joining='unshare', position='learnable')),
-    *((name, dict(joining=joining, position='relative'))
-      for name in ('DeiT', 'CeiT', 'T2TViT') for joining in ('default', 'lape')),
-    ('DeiT', dict(joining='mpvg', distilled=True)),
-    ('DeiT', dict(joining='mpvg', out_indices=(0, 1))),
+CASES = [*((name, dict(joining=joining)) for name in MODELS for joining in ('lape', 'mpvg'))] + [
+    *(('DeiT', dict(joining=joining)) for joining in ('default', 'unshare', 'pvg')),
+    *(('DeiT', dict(joining=joining, position='relative')) for joining in ('default', 'lape')),
+    ('DeiT', dict(joining='mpvg', out_indices=(0, 2))),
     ('DeiT', dict(joining='mpvg', with_cp=True)),
     ('Swin', dict(joining='mpvg', out_indices=(0, 1))),
-    ('T2TViT', dict(joining='mpvg', tokens='transformer')),
+    ('ViTAdapter', dict(joining='mpvg', variant='segmentation')),
+    ('ViTAdapter', dict(joining='mpvg', windows=[2, None, None, None])),
 ]
 
 
-def build(name, options):
-    if name.startswith('ViTAdapter') and sampling.mmcv_cuda_op():
+def made(name, options):
+    if name == 'ViTAdapter' and sampling.mmcv_cuda_op():
         pytest.skip("mmcv's compiled operator takes no fake tensors")
-    return getattr(backbones, name.split()[0])(**MODELS[name], **options)
+    return build(name, **options)
 
 
 def run(model, side, dtype=torch.float32):
@@ -55,7 +36,7 @@ def run(model, side, dtype=torch.float32):
 
 @pytest.mark.parametrize('name, options', CASES, ids=str)
 def test_forward(name, options):
-    model, side = build(name, options), MODELS[name]['img_size']
+    model, side = made(name, options), side_of(name)
     other = (side, side) if options.get('position') == 'relative' else (side, 2 * side)
     with fake_cuda():
         model.to('cuda')
@@ -67,8 +48,8 @@ def test_forward(name, options):
 @torch.no_grad()
 @pytest.mark.parametrize('name', MODELS)
 def test_folded_in_half_precision(name):
-    side = (MODELS[name]['img_size'],) * 2
-    folded = fold(build(name, dict(joining='mpvg')), side)
+    side = (side_of(name),) * 2
+    folded = fold(made(name, dict(joining='mpvg')), side)
     with fake_cuda():
         outputs = run(folded.to('cuda', torch.float16), side, torch.float16)
         assert all(output.dtype == torch.float16 for output in outputs)

@@ -1,20 +1,14 @@
 """The arithmetic of the full-scale runs."""
 import json
-import sys
 from pathlib import Path
 
+import large_runs
 import pytest
 import torch
+from mmengine.config import Config
 from torch.utils.flop_counter import FlopCounterMode
 
-pytest.importorskip('mmengine')
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / 'benchmarks'))
-
-import large_runs  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-
-from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.requirements import TOOLBOXES, missing
 
 
 def count(function):
@@ -37,7 +31,6 @@ def test_fused_attention_is_counted():
     dict(in_channels=8, out_channels=4, stride=2)])
 def test_a_gradient_costs_as_much_as_the_convolution(settings):
     layer = torch.nn.Conv2d(kernel_size=3, padding=1, bias=False, **settings)
-
     images = torch.rand(2, 8, 6, 6, requires_grad=True)
     forward, made = count(lambda: layer(images))
     assert forward == 2 * made.numel() * layer.weight[0].numel()
@@ -49,7 +42,7 @@ def test_hours_are_images_times_arithmetic_over_the_rate():
                                          images=3_600_000, gflops=40.)])
     row = large_runs.table(record).splitlines()[-1]
     # 144 PFLOP at 20 TFLOP/s are 7200 s
-    assert row == '| `deit/a.py` | 224 x 200 | 3.6 | 40.0 | 2.0 | 0.3 |'
+    assert row == '| `deit/a.py` | 224×200 | 3.6 | 40.0 | 2.0 | 0.3 |'
 
 
 def test_the_schedules_of_all_configs():
@@ -65,7 +58,7 @@ def test_the_schedules_of_all_configs():
 def test_the_mean_size_of_multi_scale_training(forgetful):
     if lacking := missing(*TOOLBOXES['mmdet']):
         pytest.skip(f'needs {", ".join(lacking)}')
-    path = next((ROOT / 'configs/mask_rcnn').glob('*tiny-mpvg_*'))
+    path = next((large_runs.ROOT / 'configs/mask_rcnn').glob('*tiny-mpvg_*'))
     height, width = large_runs.mean_size(Config.fromfile(path), draws=40)
     assert height % 32 == width % 32 == 0
     # sides of 480 to 800, 3 : 4, and crops of these

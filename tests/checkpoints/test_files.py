@@ -1,4 +1,3 @@
-import logging
 import os
 import pickle
 import random
@@ -40,31 +39,12 @@ def refuse(path, *words):
     assert all(word in message for word in words), message
 
 
-def test_weights_come_back(tmp_path):
-    weights = {'state_dict': {'a': torch.randn(3)}, 'meta': {'epoch': 3}}
-    torch.save(weights, tmp_path / 'a.pth')
-    read = read_checkpoint(tmp_path / 'a.pth')
-    assert torch.equal(read['state_dict']['a'], weights['state_dict']['a'])
-    assert read['meta'] == {'epoch': 3}
-
-
 def test_safetensors(tmp_path):
     safetensors = pytest.importorskip('safetensors.torch', reason='safetensors is not installed')
     safetensors.save_file({'a': torch.ones(2)}, tmp_path / 'a.safetensors')
     assert torch.equal(read_checkpoint(tmp_path / 'a.safetensors')['a'], torch.ones(2))
     (tmp_path / 'b.safetensors').write_bytes(b'nothing')
     refuse(tmp_path / 'b.safetensors')
-
-
-@pytest.mark.parametrize('zipped', [True, False])
-def test_code_is_refused_and_not_run(tmp_path, zipped):
-    mark = tmp_path / 'it ran'
-    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Code(mark)}, tmp_path / 'evil.pth',
-               _use_new_zipfile_serialization=zipped)
-    refuse(tmp_path / 'evil.pth', 'refused', 'mkdir')
-    (tmp_path / 'plain.pkl').write_bytes(pickle.dumps(Code(mark)))
-    refuse(tmp_path / 'plain.pkl')
-    assert not mark.exists()
 
 
 def test_a_truncated_file_is_one_clear_error(tmp_path):
@@ -75,20 +55,6 @@ def test_a_truncated_file_is_one_clear_error(tmp_path):
         refuse(tmp_path / 'cut.pth')
 
 
-def test_a_changed_byte_never_escapes_as_another_error(tmp_path):
-    torch.save({'a': torch.randn(20), 'meta': {'x': [1, 'two']}}, tmp_path / 'whole.pth')
-    content, rng = (tmp_path / 'whole.pth').read_bytes(), random.Random(0)
-    for _ in range(200):
-        changed = bytearray(content)
-        for _ in range(rng.randint(1, 20)):
-            changed[rng.randrange(len(changed))] = rng.randrange(256)
-        (tmp_path / 'changed.pth').write_bytes(bytes(changed))
-        try:
-            read_checkpoint(tmp_path / 'changed.pth')
-        except CheckpointError:
-            pass
-
-
 def test_other_files(tmp_path):
     refuse(tmp_path / 'nowhere.pth', 'no such file')
     refuse(tmp_path, 'not a regular file')
@@ -97,9 +63,11 @@ def test_other_files(tmp_path):
     os.symlink('/dev/zero', tmp_path / 'endless.pth')
     refuse(tmp_path / 'endless.pth', 'not a regular file')
     (tmp_path / 'text.pth').write_text('<html>404</html>')
-    refuse(tmp_path / 'text.pth', 'no checkpoint: it begins with', '<html>')
+    refuse(tmp_path / 'text.pth', 'not a checkpoint: begins with', '<html>')
     (tmp_path / 'nothing.pth').touch()
     refuse(tmp_path / 'nothing.pth', 'is empty')
+    torch.jit.save(torch.jit.script(torch.nn.Identity()), tmp_path / 'script.pth')
+    refuse(tmp_path / 'script.pth', 'TorchScript', 'state_dict')
     torch.save([torch.ones(1)], tmp_path / 'list.pth')
     refuse(tmp_path / 'list.pth', 'list')
 
@@ -166,29 +134,14 @@ def test_states_of_generators_are_read(tmp_path):
     assert read['empty'].shape == (2, 0) and read['bytes'] == b''
 
 
-@pytest.mark.parametrize('zipped', [True, False])
-def test_storages_are_shared_and_views_stay_views(tmp_path, zipped):
-    table = torch.arange(12.).view(3, 4)
-    torch.save({'a': table, 'b': table[1:, ::2], 'wide': table[:1].expand(5, 4), 't': table.T,
-                'none': table[:0], 'half': table.bfloat16(), 'odd': table > 3,
-                'parameter': torch.nn.Parameter(table.double())},
-               tmp_path / 'a.pth', _use_new_zipfile_serialization=zipped)
-    read = read_checkpoint(tmp_path / 'a.pth')
-    assert read['a'].data_ptr() == read['t'].data_ptr() and torch.equal(read['t'], table.T)
-    assert torch.equal(read['b'], table[1:, ::2]) and read['wide'].stride() == (0, 1)
-    assert torch.equal(read['wide'], table[:1].expand(5, 4)) and read['none'].shape == (0, 4)
-    assert torch.equal(read['half'], table.bfloat16()) and torch.equal(read['odd'], table > 3)
-    assert torch.equal(read['parameter'], table.double())
-
-
-def test_no_changed_bit_of_a_zip_archive_is_a_changed_weight(tmp_path):
+def test_changed_bits_are_an_error_or_change_no_weight(tmp_path):
     weights = {'a': torch.randn(40), 'b': torch.arange(9)}
     torch.save(weights, tmp_path / 'whole.pth')
     content, rng, read = (tmp_path / 'whole.pth').read_bytes(), random.Random(1), 0
-    for _ in range(300):
-        place = rng.randrange(8 * len(content))
+    for _ in range(200):
         changed = bytearray(content)
-        changed[place // 8] ^= 1 << place % 8
+        for _ in range(rng.choice([1, 1, 1, 20])):
+            changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         (tmp_path / 'changed.pth').write_bytes(bytes(changed))
         try:
             found = read_checkpoint(tmp_path / 'changed.pth')
@@ -204,16 +157,18 @@ def test_code_needs_to_be_trusted(tmp_path, zipped, monkeypatch):
     path, mark = tmp_path / 'mine.pth', tmp_path / 'it ran'
     torch.save({'a': torch.ones(1), 'args': Code(mark)}, path,
                _use_new_zipfile_serialization=zipped)
-    refuse(path, '--trust-checkpoint')
+    refuse(path, 'refused', 'mkdir', '--trust-checkpoint')
+    (tmp_path / 'plain.pkl').write_bytes(pickle.dumps(Code(mark)))
+    refuse(tmp_path / 'plain.pkl')
+    assert not mark.exists()
     said = []
-    monkeypatch.setattr(files, 'print_log', lambda text, **kwargs: said.append((text, kwargs)))
+    monkeypatch.setattr(files, 'print_log', lambda text, **_: said.append(text))
     try:
         trust_checkpoints(True)
         assert read_checkpoint(path)['a'] == 1
     finally:
         trust_checkpoints(False)
-    assert mark.is_dir() and len(said) == 1 and str(path) in said[0][0]
-    assert said[0][1]['level'] == logging.WARNING
+    assert mark.is_dir() and len(said) == 1 and str(path) in said[0]
     mark.rmdir()
     refuse(path, '--trust-checkpoint')
     assert not mark.exists()
@@ -243,7 +198,7 @@ def test_messages_are_one_line_whatever_a_file_is_called(tmp_path):
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(path)
     assert str(error.value).isprintable()
-    assert 'a?b?[2J.pth: no checkpoint: it begins' in str(error.value)
+    assert 'a?b?[2J.pth: not a checkpoint: begins' in str(error.value)
 
 
 @pytest.fixture
@@ -256,13 +211,6 @@ def loader():
     CheckpointLoader._schemes = schemes
 
 
-def test_the_safe_loader_serves_all_of_mmengine(tmp_path, loader):
-    torch.save({'meta': Code(tmp_path / 'it ran')}, tmp_path / 'evil.pth')
-    with pytest.raises(CheckpointError):
-        loader(str(tmp_path / 'evil.pth'), 'cpu')
-    assert not (tmp_path / 'it ran').exists()
-
-
 def test_configs_in_a_checkpoint_are_left_out(tmp_path, loader):
     """mmengine's resume would run the first, its inferencers the others."""
     code = f'import os\nos.mkdir({str(tmp_path / "it ran")!r})\nmodel = dict()'
@@ -273,6 +221,9 @@ def test_configs_in_a_checkpoint_are_left_out(tmp_path, loader):
                     'message_hub': {'runtime_info': {'iter': 2}}}
     torch.save({'a': torch.ones(1)}, tmp_path / 'bare.pth')
     assert list(loader(str(tmp_path / 'bare.pth'), 'cpu')) == ['a']
+    torch.save({'meta': Code(tmp_path / 'it ran')}, tmp_path / 'evil.pth')
+    with pytest.raises(CheckpointError):
+        loader(str(tmp_path / 'evil.pth'), 'cpu')
     from mmengine.infer import BaseInferencer
     with pytest.raises(ValueError, match='Cannot find the config'):
         BaseInferencer._init_model(SimpleNamespace(), {}, str(tmp_path / 'a.pth'))

@@ -33,10 +33,9 @@ def same_vit(model, source):
             and not torch.equal(model.state_dict()[name], theirs[name])]
 
 
-@pytest.mark.parametrize('joining', JOININGS)
-@pytest.mark.parametrize('prefix, wrapper', [
-    ('', None), ('', 'model'), ('backbone.', 'state_dict'), ('module.', 'state_dict_ema'),
-    ('encoder.', 'model'), ('model.backbone.', 'state_dict')])
+@pytest.mark.parametrize('joining, prefix, wrapper', [
+    ('default', '', None), ('lape', '', 'model'), ('pvg', 'backbone.', 'state_dict'),
+    ('mpvg', 'module.', 'state_dict_ema'), ('mpvg', 'model.backbone.', 'state_dict')])
 def test_classifier_to_adapter(tmp_path, joining, prefix, wrapper):
     source = classifier(joining)
     path = save(source, tmp_path / 'c.pth', prefix=prefix, wrapper=wrapper,
@@ -54,8 +53,7 @@ def test_classifier_to_adapter(tmp_path, joining, prefix, wrapper):
     assert '100.00 %' in str(report)
 
 
-@pytest.mark.parametrize('img_size', [96, (64, 128), (48, 80)])
-@pytest.mark.parametrize('joining', ['default', 'mpvg'])
+@pytest.mark.parametrize('joining, img_size', [('default', 96), ('mpvg', (48, 80))])
 def test_position_is_resized(tmp_path, joining, img_size):
     source = classifier(joining)
     path = save(source, tmp_path / 'c.pth')
@@ -112,7 +110,7 @@ def test_an_adapters_own_checkpoint(tmp_path):
         assert torch.equal(model.pos_embed[:, :count], source.pos_embed[:, :count])
 
 
-@pytest.mark.parametrize('joining', JOININGS)
+@pytest.mark.parametrize('joining', ['lape', 'mpvg'])
 @pytest.mark.parametrize('img_size', [(224, 256), (64, 96)])
 def test_an_adapters_own_oblong_grid(tmp_path, joining, img_size):
     # 14 x 16 tokens and a slot are 15 x 15: a length alone would mislead
@@ -199,28 +197,12 @@ def test_layer_scales_find_their_place_or_are_refused(tmp_path, names):
          'in DeiT,', 'ViTAdapter has layer scales')
 
 
-def test_a_block_of_timms_with_layer_scale_computes_the_same(tmp_path):
-    timm = pytest.importorskip('timm')
-    theirs = timm.models.VisionTransformer(
-        img_size=64, embed_dim=24, depth=4, num_heads=3, init_values=1., num_classes=3).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=.3)
-    torch.save(theirs.state_dict(), tmp_path / 'timm.pth')
-    model = ViTAdapter(arch=ADAPTER, img_size=64, windows=[None] * 4).eval()
-    load_backbone(model, str(tmp_path / 'timm.pth'))
-    x = torch.randn(2, 16, 24)
-    with torch.no_grad():
-        torch.testing.assert_close(model.blocks[1](x, (4, 4)), theirs.blocks[1](x))
-
-
 @pytest.mark.parametrize('name', [
-    'blocks.0.attn.q_norm.weight', 'blocks.3.attn.k_norm.weight', 'blocks.1.attn.norm.weight',
-    'blocks.0.mlp.fc1_g.weight', 'norm_pre.weight', 'reg_token', 'register_tokens',
-    'patch_embed.norm.weight', 'blocks.2.attn.relative_position_bias_table'])
-@pytest.mark.parametrize('prefix', ['', 'backbone.'])
-def test_another_architecture_is_refused_though_all_is_found(tmp_path, name, prefix):
-    path = save(classifier(), tmp_path / 'other.pth', prefix=prefix,
-                **{prefix + name: torch.ones(24), prefix + 'head.weight': torch.ones(5, 24)})
+    'blocks.3.attn.k_norm.weight', 'blocks.0.mlp.fc1_g.weight', 'norm_pre.weight',
+    'register_tokens', 'patch_embed.norm.weight', 'blocks.2.attn.relative_position_bias_table'])
+def test_another_architecture_is_refused_though_all_is_found(tmp_path, name):
+    path = save(classifier(), tmp_path / 'other.pth', prefix='backbone.', **{
+        f'backbone.{name}': torch.ones(24), 'backbone.head.weight': torch.ones(5, 24)})
     fail(DeiT(arch=ARCH, img_size=64), path, f': {name}', 'another architecture', ' 1 of its')
     with pytest.raises(CheckpointError, match="position='relative'" if 'bias' in name else name):
         load_backbone(DeiT(arch=ARCH, img_size=64), path)
@@ -254,8 +236,7 @@ def test_what_is_no_weight_is_refused_not_cast(tmp_path):
     for key, value, said in (
             ('blocks.0.mlp.fc1.bias', torch.ones(96, dtype=torch.int64), 'torch.int64'),
             ('pos_embed', torch.ones(1, 17, 24, dtype=torch.bool), 'torch.bool'),
-            ('blocks.0.mlp.fc1.bias', 'text', 'is a str'),
-            ('blocks.0.mlp.fc1.bias', torch.full((96,), float('nan')), 'not finite')):
+            ('blocks.0.mlp.fc1.bias', 'text', 'is a str')):
         torch.save({'model': {**state, key: value}}, tmp_path / 'a.pth')
         with pytest.raises(CheckpointError, match=said) as error:
             load_backbone(model, str(tmp_path / 'a.pth'))

@@ -56,8 +56,8 @@ def test_roi_align_reads_channels_last_maps(mode):
 @ours
 @pytest.mark.parametrize('box', [(0, math.nan, 0, 4, 4), (0, 0, 0, math.inf, 4), (0, 4, 0, 2, 4)])
 @pytest.mark.parametrize('mode', ['avg', 'max'])
-def test_roi_align_refuses_what_is_no_box(mode, box):
-    with pytest.raises(ValueError, match='boxes have to be finite, with x1 <= x2'):
+def test_roi_align_refuses_invalid_boxes(mode, box):
+    with pytest.raises(ValueError, match='boxes must be finite, with x1 <= x2'):
         ops.roi_align(torch.rand(1, 1, 8, 8), torch.tensor([box]).float(), 2, 1., 2, mode, True)
 
 
@@ -102,7 +102,7 @@ def test_deformable_convolutions_have_the_gradients_of_their_outputs(groups):
 
 
 def test_a_deformable_convolution_starts_with_mmcvs_gradients():
-    """Offsets of zero and padding: samples at -1 exactly pull no offset."""
+    """With padding and zero offsets, samples at -1 give no gradient."""
     x, weight = torch.rand(1, 1, 4, 4), torch.rand(1, 1, 3, 3)
     offset = torch.zeros(1, 18, 4, 4, requires_grad=True)
     ops.deform_conv2d(x, offset, weight, 1, 1).sum().backward()
@@ -178,7 +178,7 @@ def test_other_precisions(dtype):
 
 
 @ours
-def test_what_is_not_provided_says_how_to_get_it():
+def test_a_missing_operator_names_the_command_that_compiles_it():
     with pytest.raises(NotImplementedError, match='nms_match.*MMCV_WITH_OPS=1.* pip install'):
         ops.nms_match(torch.rand(2, 5), .5)
 

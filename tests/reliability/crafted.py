@@ -1,4 +1,4 @@
-"""Checkpoint files written by hand, with any lie in them."""
+"""Writes checkpoint files by hand, with any content."""
 from __future__ import annotations
 
 import io
@@ -15,12 +15,12 @@ MAGIC, PROTOCOL = 0x1950a86a20f9469cfc6c, 1001
 
 
 class Call:
-    """Pickled, it calls a function; unpickled carelessly, the call is made.
+    """An object that calls a function when it is unpickled carelessly.
 
     Args:
-        function: whatever pickle can name.
+        function: any function that pickle can name.
         arguments: of the call.
-        state: what the result is then given, None for nothing.
+        state: for the result's ``__setstate__``; None for none.
     """
 
     def __init__(self, function: Callable, *arguments, state=None):
@@ -30,11 +30,11 @@ class Call:
         return self.parts
 
     def __call__(self):
-        """Never called: pickle wants to see that what another call returns can be."""
+        """Never called; pickle requires callables to be callable."""
 
 
 class Stored:
-    """Pickled, a storage by its persistent id."""
+    """A storage, pickled as a persistent id."""
 
     def __init__(self, *saved_id):
         self.saved_id = saved_id
@@ -46,32 +46,32 @@ class _Pickler(pickle.Pickler):
 
 
 def pickled(obj, protocol: int = 2) -> bytes:
-    """An object's pickle, with `Stored` as persistent ids."""
+    """Pickles an object, with each `Stored` as a persistent id."""
     file = io.BytesIO()
     _Pickler(file, protocol).dump(obj)
     return file.getvalue()
 
 
 def storage(count: int = 4, key: str = '0', kind=torch.FloatStorage, where: str = 'cpu') -> Stored:
-    """A storage of a file of today."""
+    """A storage of a current file."""
     return Stored('storage', kind, key, where, count)
 
 
 def tensor(stored=None, offset=0, shape=(4,), stride=(1,), requires_grad=False, hooks=None) -> Call:
-    """A tensor as torch.save writes it, with any of its parts another."""
+    """A tensor as torch.save writes it; any part may be replaced."""
     return Call(torch._utils._rebuild_tensor_v2, storage() if stored is None else stored, offset,
                 shape, stride, requires_grad, OrderedDict() if hooks is None else hooks)
 
 
 def zipped(content, parts: Mapping[str, bytes] | None = None, *, folder: str = 'a',
            change: Callable | None = None, compress: int = zipfile.ZIP_STORED) -> bytes:
-    """A file as torch.save writes it today.
+    """A file in the current format of torch.save.
 
     Args:
         content: an object, or the bytes of its pickle.
         parts: all other entries of the archive.
-        folder: that they stand in.
-        change: gets the ZipFile before its list of entries is written.
+        folder: of all entries.
+        change: takes the ZipFile before its directory is written.
         compress: as in zipfile.
     """
     file = io.BytesIO()
@@ -88,7 +88,7 @@ def zipped(content, parts: Mapping[str, bytes] | None = None, *, folder: str = '
 
 def old(content, *, keys=('0',), storages: bytes | None = None, magic=MAGIC,
         protocol=PROTOCOL) -> bytes:
-    """A file as torch before 1.6 wrote it; ``content`` is an object or the bytes of its pickle."""
+    """A file in the format before torch 1.6; ``content`` is an object or its pickle."""
     data = content if isinstance(content, bytes) else pickled(content)
     if storages is None:
         storages = struct.pack('<q', 4) + bytes(16)
@@ -97,18 +97,18 @@ def old(content, *, keys=('0',), storages: bytes | None = None, magic=MAGIC,
 
 
 def old_storage(count: int = 4, key: str = '0', kind=torch.FloatStorage, view=None) -> Stored:
-    """A storage of a file of then."""
+    """A storage of an `old` file."""
     return Stored('storage', kind, key, 'cpu', count, view)
 
 
 def safetensors(header, data: bytes = b'', *, length: int | None = None) -> bytes:
-    """A .safetensors file; ``header`` is JSON's value or its text."""
+    """A .safetensors file; ``header`` is an object or its JSON text."""
     text = header.encode() if isinstance(header, str) else json.dumps(header).encode()
     return struct.pack('<Q', len(text) if length is None else length) + text + data
 
 
 def saved(content, **options) -> bytes:
-    """What torch.save writes."""
+    """The bytes that torch.save writes."""
     file = io.BytesIO()
     torch.save(content, file, **options)
     return file.getvalue()

@@ -1,18 +1,13 @@
-"""Reads files that are damaged or made to do harm, each with a limit of time and memory.
+"""Reads damaged and hostile files, each with a limit of time and memory.
 
-    python tests/reliability/fuzz.py 1000
-
-prints for each kind of file how many were tried and what became of them.
+``benchmarks/reliability.py --parts files`` does so with 1,200 files.
 """
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
 import resource
-import sys
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +30,7 @@ BAD = ('executed', 'hung', 'killed', 'another error', 'more than a line', 'unnam
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a file: one of GOOD or BAD, and what was said."""
+    """The result of reading a file (one of GOOD or BAD) and the message."""
 
     kind: str
     name: str
@@ -45,12 +40,12 @@ class Outcome:
 
 def files(canary: Path, seed: int, most_hostile: int | None = None) \
         -> Iterator[tuple[str, str, bytes]]:
-    """Kind, name and content of files without end: the sound, the hostile ones, then mutants.
+    """Endless files as kind, name and content: sound ones, hostile ones, then mutants.
 
     Args:
         canary: see `hostile`.
-        seed: of what is drawn.
-        most_hostile: a sample of so many of the hostile ones; None for all, some 450.
+        seed: of the sample and the mutants.
+        most_hostile: number of hostile files to sample; None for all (some 450).
     """
     rng, good, bad = random.Random(seed), sound(), hostile(canary)
     if most_hostile is not None:
@@ -60,11 +55,11 @@ def files(canary: Path, seed: int, most_hostile: int | None = None) \
 
 
 def fuzz(chosen: Iterable[tuple[str, str, bytes]], folder: Path, canary: Path) -> list[Outcome]:
-    """Reads each file in a worker that is started anew when it dies or hangs.
+    """Reads each file in a worker, which is replaced when it dies or hangs.
 
     Args:
         chosen: kind, name and content.
-        folder: where they are written, one after the other.
+        folder: for the files, which are written one after the other.
         canary: an empty folder; whatever appears there was executed.
     """
     outcomes, worker = [], None
@@ -102,7 +97,7 @@ def fuzz(chosen: Iterable[tuple[str, str, bytes]], folder: Path, canary: Path) -
 
 
 def _work(connection, folder: Path) -> None:
-    """Reads what it is told to, until it is killed."""
+    """Reads the files that arrive by the connection, until it is killed."""
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     torch.set_num_threads(1)
@@ -128,7 +123,7 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _configs(content: Mapping) -> bool:
-    """Whether a text is still there that mmengine would run."""
+    """Whether it still has config text that mmengine would run."""
     for *outer, name in CONFIGS:
         entry = content
         for key in outer:
@@ -160,21 +155,3 @@ def run(count: int, seed: int, folder: Path, most_hostile: int | None = None) ->
     canary.mkdir()
     place.mkdir()
     return fuzz(islice(files(canary, seed, most_hostile), count), place, canary)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('count', type=int, nargs='?', default=1000)
-    parser.add_argument('--seed', type=int, default=0)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = run(args.count, args.seed, Path(folder))
-    print(table(outcomes))
-    bad = [outcome for outcome in outcomes if outcome.result in BAD]
-    for outcome in bad:
-        print(f'{outcome.result}: {outcome.name}: {outcome.message}')
-    return bool(bad)
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Files that somebody made to do harm, one of each kind that is known to us."""
+"""Files made to do harm, one of each known kind."""
 from __future__ import annotations
 
 import builtins
@@ -25,7 +25,7 @@ from mmengine.logging import HistoryBuffer
 
 
 def hostile(canary: Path) -> Iterator[tuple[str, str, bytes]]:
-    """Kind, name and content of each; whatever they run leaves a trace below ``canary``."""
+    """Kind, name and content of each. Code that runs leaves a trace in ``canary``."""
     for number, content in enumerate(code(canary)):
         yield 'code', f'code{number}.pth', zipped({'state_dict': {'a': tensor()}, 'meta': content})
         yield 'code', f'code{number}_old.pth', old({'meta': content, 'a': tensor(old_storage())})
@@ -41,7 +41,7 @@ def hostile(canary: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def code(canary: Path) -> Iterator[Call]:
-    """Objects that run something when they are unpickled."""
+    """Objects that run code when they are unpickled."""
     mark, touch = str(canary / 'ran'), f'touch {canary}/ran'
     python = f'open({mark!r}, "w")'
     inner = pickle.dumps(Call(os.mkdir, mark))
@@ -70,7 +70,7 @@ def code(canary: Path) -> Iterator[Call]:
 
 
 def memory() -> Iterator[bytes]:
-    """A few bytes that ask for more than there is."""
+    """Small files that ask for more memory than there is."""
     for shape, stride in (((HUGE,), (1,)), ((HUGE,), (0,)), ((2 ** 40, 2 ** 40), (0, 0)),
                           ((1 << 62,) * 8, (1,) * 8), ((10 ** 300,), (1,)), ((2,), (HUGE,)),
                           ((1, 2), (1, HUGE))):
@@ -96,7 +96,7 @@ def memory() -> Iterator[bytes]:
         1, (HUGE,), np.dtype('f8'), False, b'abcdefgh'))})
     yield zipped({'a': Call(np.dtype, f'V{2 ** 31 - 1}', False, True)})
     yield zipped({'a': Call(np.dtype, '(100000,100000)f8', False, True)})
-    # one text, one list, one dict, each made into something again and again
+    # thousands of copies of one text, list or dict
     text, items = 'x' * 2 ** 20, list(range(2 ** 14))
     yield zipped([Call(encode, text, 'latin1') for _ in range(2000)])
     yield zipped([Call(set, items) for _ in range(2000)])
@@ -116,7 +116,7 @@ def memory() -> Iterator[bytes]:
 
 
 def weights() -> Iterator[bytes]:
-    """Tensors that are no weights, and other things in their place."""
+    """Invalid weights, and other objects in their place."""
     good = torch.ones(2)
     for value in (float('nan'), float('inf'), -float('inf')):
         for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
@@ -137,7 +137,7 @@ def weights() -> Iterator[bytes]:
 
 
 def entries() -> Iterator[bytes]:
-    """Entries of a run's checkpoint that mmengine would stumble over."""
+    """Entries of a run's checkpoint that would break mmengine."""
     good = torch.ones(2)
     for name in ('state_dict', 'meta', 'message_hub', 'optimizer', 'ema_state_dict'):
         for value in (3, 'text', [1], good, False):

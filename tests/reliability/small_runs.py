@@ -1,8 +1,8 @@
-"""Small runs of the quick-start configs, each in a process of its own that may be killed.
+"""Small runs of the quick-start configs, each in a process that may be killed.
 
-Processes are forked from a server that has imported torch and the toolboxes, so that a run does not
-do it anew: seconds become tenths. Not from the tests' own process: autograd cannot be used in a
-child of a process that has started threads for it. What a child calls is a function of a module.
+Processes are forked from a server that has imported torch and the toolboxes, which saves seconds.
+The tests' own process cannot be forked, because autograd has started threads there. A child can
+only call functions of a module.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lape_mm.runs.errors import exit_status
 
 ROOT = Path(__file__).parents[2]
 SCOPES = {'deit': 'mmpretrain', 'mask_rcnn': 'mmdet', 'upernet': 'mmseg', 'segmenter': 'mmseg'}
-# what all of them have in common: a few images of a few pixels, checkpoints all the time
+# a few small images, and many checkpoints
 SMALL = {'scenes.num_train': 12, 'scenes.num_val': 6, 'train_dataloader.batch_size': 3,
          'default_hooks.visualization.interval': 1000, 'default_hooks.logger.interval': 1,
          'default_hooks.checkpoint.max_keep_ckpts': 2}
@@ -34,7 +34,6 @@ EPOCHS = {'train_cfg.max_epochs': 4, 'train_cfg.val_interval': 2,
           'default_hooks.checkpoint.interval': 1}
 ITERATIONS = {'train_cfg.max_iters': 12, 'train_cfg.val_interval': 6,
               'default_hooks.checkpoint.interval': 3}
-# all that are installed
 SERVER = multiprocessing.get_context('forkserver')
 SERVER.set_forkserver_preload([
     'lape_mm.runs.session', *(f'{scope}.{part}' for scope in dict.fromkeys(SCOPES.values())
@@ -45,7 +44,7 @@ TASKS = {'deit': EPOCHS, 'mask_rcnn': EPOCHS, 'upernet': ITERATIONS, 'segmenter'
 
 def arguments(task: str, work_dir: Path, *, resume: str | None = None, options: Mapping = {},
               joining: str = 'mpvg', **others) -> Namespace:
-    """What tools/train.py would have parsed."""
+    """The arguments that tools/train.py would parse."""
     given = dict(amp=None, auto_scale_lr=False, strict_data=False, launcher='none',
                  trust_checkpoint=False)
     return Namespace(config=str(ROOT / f'configs/quickstart/{task}.py'), work_dir=str(work_dir),
@@ -54,7 +53,7 @@ def arguments(task: str, work_dir: Path, *, resume: str | None = None, options: 
 
 
 def setting(task: str, key: str, **changes) -> dict:
-    """What a config says at a dotted key, with some entries changed."""
+    """The entry of a config at a dotted key, with changes."""
     from mmengine.config import Config
     node = Config.fromfile(str(ROOT / f'configs/quickstart/{task}.py'))
     for part in key.split('.'):
@@ -62,20 +61,17 @@ def setting(task: str, key: str, **changes) -> dict:
     return {**node.to_dict(), **changes}
 
 
-def nothing() -> None:
-    """What is done before a run."""
-
-
-def train(given: Namespace, before: Callable[[], object] = nothing) -> int:
-    """tools/train.py in this process, after ``before``: its exit status."""
+def train(given: Namespace, before: Callable[[], object] | None = None) -> int:
+    """Runs tools/train.py in this process, after ``before``; its exit status."""
     from lape_mm.runs.session import train as run
-    before()
+    if before:
+        before()
     torch.set_num_threads(1)
     return exit_status(lambda: run(given))
 
 
 def train_rank(rank: int, processes: int, port: int, *args) -> int:
-    """`train` as torchrun would have started it."""
+    """`train` as torchrun starts it."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes),
                       MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
     return train(*args)
@@ -90,7 +86,7 @@ def fork(work: Callable[[], int], log: Path) -> BaseProcess:
 
 
 def _child(work: Callable[[], int], log: Path, environment: dict[str, str]) -> None:
-    os.setsid()  # its loader workers end with it
+    os.setsid()  # so that its loader workers are killed with it
     os.environ.update(environment)
     sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(sink, 1)
@@ -108,10 +104,10 @@ def _child(work: Callable[[], int], log: Path, environment: dict[str, str]) -> N
 
 
 def wait(child: BaseProcess, limit: float = 300.) -> int:
-    """Its exit status, minus the signal that ended it.
+    """Its exit status, or minus the signal that ended it.
 
     Raises:
-        TimeoutError: it is still there after ``limit`` seconds; it is killed.
+        TimeoutError: after ``limit`` seconds; the child is killed.
     """
     child.join(limit)
     if child.exitcode is None:
@@ -121,7 +117,7 @@ def wait(child: BaseProcess, limit: float = 300.) -> int:
 
 
 def kill(child: BaseProcess, number: int = signal.SIGKILL) -> None:
-    """Sends a signal to a child and what it has started."""
+    """Sends a signal to a child and its own children."""
     try:
         os.killpg(child.pid, number)
     except ProcessLookupError:
@@ -129,18 +125,18 @@ def kill(child: BaseProcess, number: int = signal.SIGKILL) -> None:
 
 
 def run(given: Namespace, log: Path, limit: float = 300.,
-        before: Callable[[], object] = nothing) -> int:
-    """`train` in a child, to its end: its exit status. ``before`` is called there first."""
+        before: Callable[[], object] | None = None) -> int:
+    """`train` in a child; its exit status."""
     return wait(fork(partial(train, given, before), log), limit)
 
 
 def kill_and_resume(task: str, folder: Path, moment: Callable[[Path], None], **given) -> str:
-    """Starts a run, kills it, resumes it to its end; `digest` of its last checkpoint.
+    """Kills a run and resumes it to its end; the `digest` of its last checkpoint.
 
     Args:
         task: of `TASKS`.
-        folder: for its work folder, ``killed``, and a log.
-        moment: returns when it is time to kill, given the work folder.
+        folder: for its work folder ``killed`` and a log.
+        moment: takes the work folder and returns when it is time to kill.
         given: see `arguments`.
 
     Raises:
@@ -173,7 +169,7 @@ def writing(work_dir: Path) -> None:
 
 
 def until(there: Callable[[], object], limit: float = 120.) -> None:
-    """Waits for something to be there."""
+    """Waits until ``there`` returns something true."""
     end = time.monotonic() + limit
     while not there():
         if time.monotonic() > end:
@@ -182,7 +178,7 @@ def until(there: Callable[[], object], limit: float = 120.) -> None:
 
 
 def signal_itself(number: int, moment: str) -> None:
-    """In a child: a signal in the middle of the run's second half, or of a validation."""
+    """In a child: sends a signal in the middle of an epoch or of a validation."""
     from mmengine.hooks import CheckpointHook, Hook
     wrapped = {'mid-epoch': 'before_train_iter', 'validation': 'before_val_iter'}[moment]
 
@@ -190,13 +186,13 @@ def signal_itself(number: int, moment: str) -> None:
         if isinstance(self, CheckpointHook) and runner.iter > runner.max_iters // 3 \
                 and not getattr(send, 'sent', False):
             send.sent = True
-            os.kill(0, number)  # the group: its loader workers, too, as launchers do
+            os.kill(0, number)  # to the loader workers, too, as launchers do
     setattr(Hook, wrapped, send)
 
 
 def fill_disk_at(name: str) -> None:
-    """In a child: no space is left on the device when a file of that name is written."""
-    from lape_mm.engine.safe_checkpoint import PART, WholeFileBackend
+    """In a child: the disk is full when a file of that name is written."""
+    from lape_mm.runs.engine.safe_checkpoint import PART, WholeFileBackend
     put = WholeFileBackend.put
 
     def full(self, obj, filepath):
@@ -207,8 +203,8 @@ def fill_disk_at(name: str) -> None:
 
 
 def run_all(given: Namespace, log: Path, processes: int, limit: float = 300.,
-            before: Callable[[], object] = nothing) -> list[int]:
-    """`run` in several processes of torch.distributed, by gloo: their exit statuses."""
+            before: Callable[[], object] | None = None) -> list[int]:
+    """`run` in several processes of torch.distributed, with gloo; their exit statuses."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
@@ -219,7 +215,7 @@ def run_all(given: Namespace, log: Path, processes: int, limit: float = 300.,
 
 
 def digest(checkpoint: Path) -> str:
-    """Of all weights and of the optimizer's state: equal if and only if they are, bit for bit."""
+    """A hash of all weights, the optimizer's state and the schedules, bit for bit."""
     content = torch.load(checkpoint, weights_only=False)
     found = hashlib.sha256()
 
@@ -242,6 +238,6 @@ def digest(checkpoint: Path) -> str:
 
 
 def last(work_dir: Path) -> Path:
-    """The checkpoint of the end of a run."""
+    """The last checkpoint of a run."""
     return max([*work_dir.glob('epoch_*.pth'), *work_dir.glob('iter_*.pth')],
                key=lambda path: path.stat().st_mtime_ns)

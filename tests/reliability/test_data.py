@@ -12,9 +12,10 @@ import torch  # noqa: E402
 from mmengine.dataset import BaseDataset  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from lape_mm.engine.check_sample import CheckLoaded, check_loaded  # noqa: E402
-from lape_mm.engine.finite_loss import FiniteLossHook  # noqa: E402
-from lape_mm.engine.samples import (  # noqa: E402
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.engine.check_sample import CheckLoaded, check_loaded  # noqa: E402
+from lape_mm.runs.engine.finite_loss import FiniteLossHook  # noqa: E402
+from lape_mm.runs.engine.samples import (  # noqa: E402
     IN_A_ROW,
     BadSample,
     Draw,
@@ -22,8 +23,7 @@ from lape_mm.engine.samples import (  # noqa: E402
     SeededBatches,
     seed_from,
 )
-from lape_mm.engine.whole_image import check_whole  # noqa: E402
-from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.engine.whole_image import check_whole  # noqa: E402
 
 
 class Listed(torch.utils.data.Dataset):
@@ -63,7 +63,7 @@ def test_a_sample_hangs_on_its_place_alone(tmp_path):
 
 def test_batches_carry_their_place_through_workers_and_ranks(monkeypatch):
     def batches(rank, world, size, skip=0):
-        monkeypatch.setattr('lape_mm.engine.samples.get_dist_info', lambda: (rank, world))
+        monkeypatch.setattr('lape_mm.runs.engine.samples.get_dist_info', lambda: (rank, world))
         sampler = torch.utils.data.BatchSampler(range(rank, 24, world), size, drop_last=False)
         made = SeededBatches(sampler, seed=4)
         made.skip = skip
@@ -276,7 +276,7 @@ def test_an_empty_data_set(tmp_path, monkeypatch):
     given, log = small('mask_rcnn', tmp_path, monkeypatch)
     edit_coco(tmp_path, lambda content: content['annotations'].clear())
     status, text = again(given, log)
-    assert status != 0 and 'no image is left' in text.splitlines()[-1], text
+    assert status == 2 and 'nothing to train or evaluate on' in text.splitlines()[-1], text
 
 
 def test_a_label_map_with_an_unknown_value(tmp_path, monkeypatch):

@@ -13,9 +13,12 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runs.engine import ExactRunHook  # noqa: E402
 
-JOININGS = ['default', 'lape', 'pvg', 'mpvg']
-QUICK = [('deit', 'mpvg'), ('mask_rcnn', 'lape')]
+LONG = pytest.mark.long
+CASES = [('deit', 'mpvg'), *(pytest.param(*case, marks=LONG) for case in (
+    ('deit', 'default'), ('deit', 'lape'), ('deit', 'pvg'), ('mask_rcnn', 'lape'),
+    ('upernet', 'mpvg'), ('segmenter', 'default')))]
 
 
 @pytest.fixture(autouse=True)
@@ -25,15 +28,15 @@ def scenes(monkeypatch, tmp_path_factory):
         pytest.skip('torch was built without gloo')
 
 
-def options(task, batch, **more):
+def options(task, batch):
     found = {'train_dataloader.batch_size': batch, 'model.backbone.drop_path_rate': 0.,
-             # Adam makes steps of this size even of gradients that are rounding errors
+             # small, because Adam turns rounding errors into steps of this size
              'optim_wrapper.optimizer.lr': 5e-4,
-             # of which one process makes another average than two
-             'optim_wrapper.clip_grad': None, **more}
+             # it averages differently over one process than over two
+             'optim_wrapper.clip_grad': None}
     if task == 'mask_rcnn':
-        # mmdet divides by the objects of a process: an image that all of them have. Small steps:
-        # rounding errors reorder boxes of like scores sooner or later
+        # one image for all processes, because mmdet divides losses by the objects of a process;
+        # small steps, because rounding errors reorder boxes of similar scores
         found.update({
             'optim_wrapper.optimizer.lr': 1e-4,
             'train_dataloader.dataset': dict(
@@ -43,22 +46,17 @@ def options(task, batch, **more):
             'train_dataloader.batch_sampler': None})
     for head in dict(upernet=('decode_head', 'auxiliary_head'),
                      segmenter=('decode_head', )).get(task, ()):
-        # nor by the labelled pixels of a process
+        # else mmseg divides losses by the labelled pixels of a process
         found[f'model.{head}.loss_decode.avg_non_ignore'] = False
     return found
 
 
 def record(folder):
-    """In a child: losses by iteration, BatchNorm by its running mean, no random choice."""
-    from mmengine.hooks import IterTimerHook
-    after = IterTimerHook._after_iter
-
-    def write(self, runner, batch_idx, data_batch=None, outputs=None, mode='train'):
-        if mode == 'train':
-            with (folder / f'losses_{runner.rank}').open('a') as file:
-                file.write(json.dumps([runner.iter, float(outputs['loss'])]) + '\n')
-        return after(self, runner, batch_idx, data_batch, outputs, mode)
-    IterTimerHook._after_iter = write
+    """In a child: writes the losses, fixes BatchNorm's statistics, removes a random choice."""
+    def write(self, runner, batch_idx, data_batch=None, outputs=None):
+        with (folder / f'losses_{runner.rank}').open('a') as file:
+            file.write(json.dumps([runner.iter, float(outputs['loss'])]) + '\n')
+    ExactRunHook.after_train_iter = write
     nn.modules.batchnorm._BatchNorm.train = lambda self, mode=True: nn.Module.train(self, False)
     if not missing(*TOOLBOXES['mmdet']):
         from mmdet.models.task_modules.samplers import RandomSampler
@@ -66,53 +64,39 @@ def record(folder):
 
 
 def losses(folder, processes):
-    """Mean over the processes, by iteration."""
+    """Mean loss of the processes, by iteration."""
     found = [dict(json.loads(line) for line in (folder / f'losses_{rank}').open())
              for rank in range(processes)]
     return [sum(one[step] for one in found) / processes for step in sorted(found[0])]
 
 
-@pytest.mark.parametrize('task, joining', [
-    pytest.param(task, joining, marks=[] if (task, joining) in QUICK else pytest.mark.long)
-    for task in runs.TASKS for joining in JOININGS])
-def test_two_processes_are_one(task, joining, tmp_path):
+def go(folder, task, processes, **given):
+    """Trains in so many processes, with a batch of four images in all; the losses."""
     if lacking := missing(*TOOLBOXES[runs.SCOPES[task]]):
         pytest.skip(f'needs {", ".join(lacking)}')
-    found = {}
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        folder.mkdir()
-        given = runs.arguments(task, folder / 'run', joining=joining,
-                               options=options(task, 4 // processes))
-        statuses = runs.run_all(given, folder / 'log', processes, before=partial(record, folder))
-        assert statuses == [0] * processes, (folder / 'log').read_text()
-        found[processes] = losses(folder, processes)
-    assert len(found[1]) >= 12 and len(set(found[1])) == len(found[1])
-    assert found[2] == pytest.approx(found[1], rel=1e-5, abs=1e-5)
+    folder.mkdir(exist_ok=True)
+    given = runs.arguments(task, folder / 'run', options=options(task, 4 // processes), **given)
+    statuses = runs.run_all(given, folder / 'log', processes, before=partial(record, folder))
+    assert statuses == [0] * processes, (folder / 'log').read_text()
+    return losses(folder, processes)
+
+
+@pytest.mark.parametrize('task, joining', CASES)
+def test_two_processes_train_as_one(task, joining, tmp_path):
+    one, two = (go(tmp_path / str(processes), task, processes, joining=joining)
+                for processes in (1, 2))
+    assert len(one) >= 12 and len(set(one)) == len(one)
+    assert two == pytest.approx(one, rel=1e-5, abs=1e-5)
 
 
 def test_from_one_process_to_two(tmp_path):
-    """The batch of all processes is what it was: so are the losses."""
-    if lacking := missing(*TOOLBOXES['mmseg']):
-        pytest.skip(f'needs {", ".join(lacking)}')
-
-    def go(folder, processes, **more):
-        folder.mkdir(exist_ok=True)
-        given = runs.arguments('segmenter', folder / 'run', resume='auto',
-                               options=options('segmenter', 4 // processes, **more))
-        statuses = runs.run_all(given, folder / 'log', processes, before=partial(record, folder))
-        assert statuses == [0] * processes, (folder / 'log').read_text()
-    go(tmp_path / 'one', 1)
-    go(tmp_path / 'both', 1)
-    both = tmp_path / 'both'
-    for checkpoint in (both / 'run').glob('iter_*.pth'):
-        if checkpoint.name != 'iter_9.pth':
-            checkpoint.unlink()
-    for path in both.glob('losses_*'):
-        path.unlink()
-    go(both, 2)
-    expected = losses(tmp_path / 'one', 1)[9:]
-    assert losses(both, 2) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    """The batch of all processes stays the same, and so do the losses."""
+    folder = tmp_path / 'run'
+    expected = go(folder, 'segmenter', 1)
+    (folder / 'run/iter_12.pth').unlink()
+    (folder / 'losses_0').unlink()
+    assert go(folder, 'segmenter', 2, resume='auto') == pytest.approx(
+        expected[9:], rel=1e-5, abs=1e-5)
 
 
 def signal_rank_1():

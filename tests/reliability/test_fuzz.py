@@ -1,4 +1,4 @@
-"""No file that is read as a checkpoint runs anything or ends a process; each bad one is named."""
+"""No checkpoint file runs code or ends a process; each bad one is named."""
 import os
 import sys
 from collections import Counter
@@ -43,7 +43,7 @@ def test_a_thousand_files(tmp_path):
     ('hung', lambda path, *_: os.read(os.pipe()[0], 1)),
     ('killed', lambda path, *_: os._exit(9)),
     ('no dict', lambda path, *_: [1])])
-def test_the_fuzzer_sees_what_it_is_there_for(result, reader, tmp_path, monkeypatch):
+def test_the_fuzzer_sees_each_kind_of_failure(result, reader, tmp_path, monkeypatch):
     monkeypatch.setattr(fuzz, 'load_from_file', reader)
     monkeypatch.setattr(fuzz, 'SECONDS', 1)
     folder, canary = tmp_path / 'files', tmp_path / 'canary'
@@ -85,7 +85,7 @@ def tool(name, checkpoint, log, *more):
 
 
 def change(content, *path, value=None):
-    """Sets an entry of nested dicts and lists, or takes it away."""
+    """Sets an entry of nested dicts and lists, or deletes it."""
     *outer, last = path
     for key in outer:
         content = content[key]
@@ -112,7 +112,8 @@ RUNS = {
 
 QUICK = {('test', 'code'), ('test', 'integers'), ('train', 'code'), ('train', 'text'),
          ('train', 'no message hub')}
-ALL = [*(('test', name) for name in CHANGES), *(('train', name) for name in (*CHANGES, *RUNS))]
+ALL = [('test', 'code'), ('test', 'integers'),
+       *(('train', name) for name in (*CHANGES, *RUNS))]
 
 
 @pytest.mark.parametrize('name, change_of', [
@@ -132,7 +133,7 @@ def test_tools_name_a_strange_checkpoint(name, change_of, trained, tmp_path):
 
 @pytest.mark.parametrize('name', ['train', 'test'])
 def test_a_config_in_a_checkpoint_is_not_run(name, trained, tmp_path):
-    """mmengine evaluates it on resuming, and compares the number of GPUs that stands in it."""
+    """mmengine would run it on resuming, to compare the number of GPUs."""
     content, mark = torch.load(trained, weights_only=False), tmp_path / 'ran'
     config = f'import os\nos.mkdir({str(mark)!r})\ngpu_ids = range(8)'
     content['meta'].update(config=config, cfg=config)
@@ -146,7 +147,7 @@ def test_a_config_in_a_checkpoint_is_not_run(name, trained, tmp_path):
 
 
 def test_a_checkpoint_has_no_file_deleted(trained, tmp_path):
-    """mmengine deletes what the message hub calls the best checkpoint, once there is a better."""
+    """mmengine deletes the message hub's best checkpoint when there is a better one."""
     content, folder = torch.load(trained, weights_only=False), tmp_path / 'precious'
     folder.mkdir()
     info = content['message_hub']['runtime_info']

@@ -170,7 +170,7 @@ VALUES = [
     ('deit', 'model.head.in_channels=192', 'model.head: in_channels=192 gives 96'),
     ('mask_rcnn', 'model.neck.in_channels=[96,96,96,192]', 'model.neck: in_channels=[96, gives'),
     ('upernet', 'model.auxiliary_head.in_index=7', 'auxiliary_head: in_index=7 gives 4 maps'),
-    ('deit', 'model.data_preprocessor.mean=[1.,2.]', 'mean=[1.0, 2.0] as many'),
+    ('deit', 'model.data_preprocessor.mean=[1.,2.]', 'mean=[1.0, 2.0] equal length'),
     ('deit', 'model.data_preprocessor.std=[0,1,1]', 'std=[0, 1, 1] above 0'),
     ('deit', 'train_dataloader.batch_size=0', 'train_dataloader: positive batch_size=0'),
     ('deit', "train_dataloader = dict(batch_size='8')", "batch_size='8' expected a number"),

@@ -27,60 +27,64 @@ def need(task):
 
 
 def whole_run(task, folder, **given):
+    need(task)
     log = folder / 'whole.log'
     assert runs.run(runs.arguments(task, folder / 'whole', **given), log) == 0, log.read_text()
     return runs.digest(runs.last(folder / 'whole'))
 
 
-def test_another_seed_is_another_run(tmp_path):
-    need('deit')
-    assert whole_run('deit', tmp_path / 'a') \
-        != whole_run('deit', tmp_path / 'b', options={'randomness.seed': 1})
+@pytest.fixture(scope='module')
+def unbroken(tmp_path_factory):
+    """`runs.digest` of a run that is not killed; each is run once."""
+    known = {}
+
+    def digest(task, **given):
+        if (key := repr((task, given))) not in known:
+            known[key] = whole_run(task, tmp_path_factory.mktemp('unbroken'), **given)
+        return known[key]
+    return digest
 
 
-@pytest.mark.parametrize('task, workers', [
-    ('deit', 0), ('mask_rcnn', 2), ('segmenter', 2), pytest.param('upernet', 2, marks=LONG)])
-def test_killed_and_resumed(task, workers, tmp_path):
-    need(task)
-    options = {'train_dataloader.num_workers': workers}
-    expected = whole_run(task, tmp_path, options=options)
-    found = runs.kill_and_resume(task, tmp_path, runs.first_checkpoint, options=options)
+def test_another_seed_is_another_run(unbroken):
+    assert unbroken('deit') != unbroken('deit', options={'randomness.seed': 1})
+
+
+EVERYTHING = dict(amp='bf16', options={
+    'custom_hooks': [dict(type='EMAHook', momentum=.1, update_buffers=True)],
+    'train_dataloader.sampler': dict(type='RepeatAugSampler', shuffle=True, _delete_=True),
+    'train_dataloader.num_workers': 2, 'model.backbone.drop_path_rate': .3,
+    'optim_wrapper.accumulative_counts': 2,
+    'model.train_cfg': dict(augments=[dict(type='Mixup', alpha=.8),
+                                      dict(type='CutMix', alpha=1.)])})
+WORKERS = dict(options={'train_dataloader.num_workers': 2})
+
+
+@pytest.mark.parametrize('task, moment, given', [
+    pytest.param('deit', runs.writing, {}, id='writing a checkpoint'),
+    pytest.param('deit', runs.first_checkpoint, EVERYTHING,
+                 id='averaged weights, repeated augmentation, accumulated gradients'),
+    pytest.param('mask_rcnn', runs.first_checkpoint, WORKERS, id='mask_rcnn'),
+    pytest.param('segmenter', runs.first_checkpoint, WORKERS, id='segmenter'),
+    pytest.param('upernet', runs.first_checkpoint, WORKERS, marks=LONG, id='upernet')])
+def test_killed_and_resumed(task, moment, given, unbroken, tmp_path):
+    expected = unbroken(task, **given)
+    found = runs.kill_and_resume(task, tmp_path, moment, **given)
     assert found == expected, (tmp_path / 'killed.log').read_text()
-
-
-def test_while_it_writes_a_checkpoint(tmp_path):
-    need('deit')
-    expected = whole_run('deit', tmp_path)
-    assert runs.kill_and_resume('deit', tmp_path, runs.writing) == expected
     assert not list((tmp_path / 'killed').glob('*.part'))
-
-
-def test_averaged_weights_repeated_augmentation_accumulated_gradients(tmp_path):
-    need('deit')
-    given = dict(amp='bf16', options={
-        'custom_hooks': [dict(type='EMAHook', momentum=.1, update_buffers=True)],
-        'train_dataloader.sampler': dict(type='RepeatAugSampler', shuffle=True, _delete_=True),
-        'train_dataloader.num_workers': 2, 'model.backbone.drop_path_rate': .3,
-        'optim_wrapper.accumulative_counts': 2,
-        'model.train_cfg': dict(augments=[dict(type='Mixup', alpha=.8),
-                                          dict(type='CutMix', alpha=1.)])})
-    expected = whole_run('deit', tmp_path, **given)
-    content = torch.load(runs.last(tmp_path / 'whole'), weights_only=False)
-    assert 'ema_state_dict' in content
-    assert runs.kill_and_resume('deit', tmp_path, runs.first_checkpoint, **given) == expected
+    content = torch.load(runs.last(tmp_path / 'killed'), weights_only=False)
+    assert ('ema_state_dict' in content) == (given is EVERYTHING)
 
 
 @pytest.mark.parametrize('task, moment, number', [
     ('deit', 'mid-epoch', signal.SIGTERM), ('deit', 'validation', signal.SIGINT),
     ('segmenter', 'mid-epoch', signal.SIGINT),
     pytest.param('upernet', 'validation', signal.SIGTERM, marks=LONG)])
-def test_interrupted_and_resumed(task, moment, number, tmp_path):
-    """Between its checkpoints: the interrupt writes one of its own."""
-    need(task)
+def test_interrupted_and_resumed(task, moment, number, unbroken, tmp_path):
+    """Between two checkpoints; the interrupt writes its own."""
     options = {'train_dataloader.num_workers': 2,
                'custom_hooks': [dict(type='EMAHook', momentum=.1)],
                'default_hooks.checkpoint.interval': 100}
-    expected = whole_run(task, tmp_path, options=options)
+    expected = unbroken(task, options=options)
     given = runs.arguments(task, tmp_path / 'cut', options=options)
     log = tmp_path / 'cut.log'
     status = runs.run(given, log, before=partial(runs.signal_itself, number, moment))
@@ -95,21 +99,20 @@ def test_interrupted_and_resumed(task, moment, number, tmp_path):
         assert 'which the resumed run missed' in log.read_text()
 
 
-def after_another_run(tmp_path, name):
-    """A learning rate, its whole run's digest, and a folder with a run of another, and its log."""
+OTHER = {'optim_wrapper.optimizer.lr': 2e-4, 'default_hooks.checkpoint.interval': 100}
+
+
+def earlier_run(folder, log):
     need('deit')
-    rate = {'optim_wrapper.optimizer.lr': 2e-4, 'default_hooks.checkpoint.interval': 100}
-    expected = whole_run('deit', tmp_path, options=rate)
-    folder, log = tmp_path / name, tmp_path / f'{name}.log'
     assert runs.run(runs.arguments('deit', folder), log) == 0
-    return rate, expected, folder, log
-
-
-def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
-    """A whole run, then one of another learning rate in the same folder, interrupted."""
-    rate, expected, folder, log = after_another_run(tmp_path, 'shared')
     assert 'holds a run already' not in log.read_text()
-    given = runs.arguments('deit', folder, options=rate)
+
+
+def test_resume_ignores_an_earlier_runs_checkpoints(unbroken, tmp_path):
+    """Two runs in one folder; the second is interrupted."""
+    folder, log = tmp_path / 'shared', tmp_path / 'log'
+    earlier_run(folder, log)
+    given = runs.arguments('deit', folder, options=OTHER)
     status = runs.run(given, log, before=partial(runs.signal_itself, signal.SIGINT, 'mid-epoch'))
     text = log.read_text()
     assert status == 130, text
@@ -118,72 +121,55 @@ def test_an_older_runs_checkpoints_are_not_gone_on_from(tmp_path):
     assert runs.run(given, log) == 0
     assert f'resumes from {folder}/interrupted.pth' in log.read_text()
     assert log.read_text().count('holds a run already') == 1
-    assert runs.digest(runs.last(folder)) == expected
+    assert runs.digest(runs.last(folder)) == unbroken('deit', options=OTHER)
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(unbroken, tmp_path):
     """In a folder with an earlier run's checkpoints, which are named."""
-    rate, expected, folder, log = after_another_run(tmp_path, 'killed')
-    logs = folder / 'log_folders.txt'
-    earlier = logs.read_text()
+    folder, log = tmp_path / 'killed', tmp_path / 'killed.log'
+    earlier_run(folder, log)
+    starts = folder / 'log_folders.txt'
+    earlier = starts.read_text()
 
     def started(work_dir):
-        runs.until(lambda: logs.read_text() != earlier)
-    assert runs.kill_and_resume('deit', tmp_path, started, options=rate) == expected
+        runs.until(lambda: starts.read_text() != earlier)
+    found = runs.kill_and_resume('deit', tmp_path, started, options=OTHER)
+    assert found == unbroken('deit', options=OTHER)
     assert f'{folder}/epoch_4.pth is of an earlier run; --resume' in log.read_text()
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
-    need('deit')
-    expected = whole_run('deit', tmp_path)
-    newest = runs.last(tmp_path / 'whole')
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(unbroken, tmp_path):
+    folder, log = tmp_path / 'run', tmp_path / 'log'
+    earlier_run(folder, log)
+    newest = runs.last(folder)
     newest.write_bytes(newest.read_bytes()[:-2000])
-    (tmp_path / 'whole/last_checkpoint').write_text('')
-    log = tmp_path / 'again.log'
-    assert runs.run(runs.arguments('deit', tmp_path / 'whole', resume='auto'), log) == 0
+    (folder / 'last_checkpoint').write_text('')
+    assert runs.run(runs.arguments('deit', folder, resume='auto'), log) == 0
     text = log.read_text()
     assert f'warning: not used: {newest}: ' in text and 'resumes from' in text
-    assert runs.digest(runs.last(tmp_path / 'whole')) == expected
+    assert runs.digest(runs.last(folder)) == unbroken('deit')
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
+def test_a_full_disk_leaves_the_only_checkpoint(tmp_path):
     need('deit')
-    log = tmp_path / 'log'
-    status = runs.run(runs.arguments('deit', tmp_path / 'full'), log,
-                      before=partial(runs.fill_disk_at, 'epoch_3.pth'))
-    assert status == 1
+    folder, log = tmp_path / 'full', tmp_path / 'log'
+    given = runs.arguments('deit', folder, resume='auto',
+                           options={'default_hooks.checkpoint.max_keep_ckpts': 1})
+    assert runs.run(given, log, before=partial(runs.fill_disk_at, 'epoch_3.pth')) == 1
+    assert 'starts from its beginning' in log.read_text()
     closing = log.read_text().splitlines()[-1]
     assert closing.startswith('error: a checkpoint cannot be written')
     assert 'No space left' in closing
-    assert closing.endswith(f'the last whole one is {tmp_path}/full/epoch_2.pth')
-    assert {path.name for path in (tmp_path / 'full').glob('*.pth*')} == {
-        'epoch_1.pth', 'epoch_2.pth'}
-    # with room again it goes on
-    assert runs.run(runs.arguments('deit', tmp_path / 'full', resume='auto'), log) == 0
-    assert runs.last(tmp_path / 'full').name == 'epoch_4.pth'
-
-
-def test_the_only_checkpoint_is_kept_until_the_next_is_there(tmp_path):
-    need('deit')
-    options = {'default_hooks.checkpoint.max_keep_ckpts': 1}
-    status = runs.run(runs.arguments('deit', tmp_path / 'full', options=options), tmp_path / 'log',
-                      before=partial(runs.fill_disk_at, 'epoch_3.pth'))
-    assert status == 1 and (tmp_path / 'full/epoch_2.pth').is_file()
-    assert not (tmp_path / 'full/epoch_1.pth').exists()
-
-
-def test_nothing_to_resume_is_said(tmp_path):
-    need('deit')
-    log = tmp_path / 'log'
-    assert runs.run(runs.arguments('deit', tmp_path / 'new', resume='auto'), log) == 0
-    assert 'starts from its beginning' in log.read_text()
+    assert closing.endswith(f'the last whole one is {folder}/epoch_2.pth')
+    assert [path.name for path in folder.glob('*.pth*')] == ['epoch_2.pth']
+    assert runs.run(given, log) == 0  # with room again it continues
+    assert runs.last(folder).name == 'epoch_4.pth'
 
 
 @LONG
 @pytest.mark.parametrize('task', runs.TASKS)
 def test_kills_at_random_moments(task, tmp_path):
-    """Four of them; benchmarks/reliability.py does twenty of each task."""
-    need(task)
+    """Four; benchmarks/reliability.py does twenty for each task."""
     start = time.monotonic()
     expected = whole_run(task, tmp_path)
     length = time.monotonic() - start

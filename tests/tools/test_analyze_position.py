@@ -1,7 +1,5 @@
 """tools/analyze_position.py: what it parses, whole runs of every task, mistakes in one line."""
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,29 +7,20 @@ import torch
 
 pytest.importorskip('mmengine')
 pytest.importorskip('matplotlib')
-from mmengine.logging import MMLogger  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from quickstarts import SCOPES, config  # noqa: E402
 
-from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs.config import load_config  # noqa: E402
-
-ROOT = Path(__file__).parents[2]
-SCOPES = {'deit': 'mmpretrain', 'mask_rcnn': 'mmdet', 'upernet': 'mmseg', 'segmenter': 'mmseg'}
 
 
 @pytest.fixture(autouse=True)
-def own_log():
+def own_log(forgetful):
     """A logger of an earlier test writes to where that test's output went."""
-    MMLogger._instance_dict.clear()
-    yield
-    MMLogger._instance_dict.clear()
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
-    yield __import__('analyze_position')
-    sys.modules.pop('analyze_position', None)
+def tool(load):
+    return load('analyze_position')
 
 
 @pytest.fixture(scope='module')
@@ -48,17 +37,11 @@ def images(tmp_path_factory):
 
 def checkpoint(path, task, joining, part=None):
     """Weights as they are initialised, of the whole model or of its backbone."""
-    if lacking := missing(*TOOLBOXES[SCOPES[task]]):
-        pytest.skip(f'needs {", ".join(lacking)}')
-    cfg = load_config(str(ROOT / f'configs/quickstart/{task}.py'), joining=joining)
+    cfg = load_config(config(task), joining=joining)
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     torch.save({'model': (model if part is None else getattr(model, part)).state_dict()}, path)
     return str(path)
-
-
-def config(task='deit'):
-    return str(ROOT / f'configs/quickstart/{task}.py')
 
 
 @pytest.fixture
@@ -101,7 +84,7 @@ def test_a_backbone_alone_and_a_comparison(tool, images, tmp_path, undrawn):
     whole = checkpoint(tmp_path / 'w.pth', 'deit', 'lape')
     backbone = checkpoint(tmp_path / 'b.pth', 'deit', 'lape', part='backbone')
     other = checkpoint(tmp_path / 'o.pth', 'deit', dict(first_layer=1))
-    assert tool.main([config(), whole, '--joining', 'lape', '--images', str(images),
+    assert tool.main([config('deit'), whole, '--joining', 'lape', '--images', str(images),
                       '--out', str(tmp_path / 'out'), '--compare', f'lape={backbone}',
                       f'dict(first_layer=1)={other}']) == 0
     summary = json.loads((tmp_path / 'out/summary.json').read_text())
@@ -117,7 +100,7 @@ def test_images_reach_the_backbone_as_in_a_test(images, tmp_path):
     from mmengine.dataset import Compose
 
     from lape_mm.runs.images import find_images, load_images
-    cfg = load_config(config())
+    cfg = load_config(config('deit'))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     paths = find_images(str(images), 3)
@@ -135,19 +118,18 @@ def test_images_reach_the_backbone_as_in_a_test(images, tmp_path):
 
 
 @pytest.mark.parametrize('change, said', [
-    (dict(config='no.py'), 'there is no config no.py'),
     (dict(checkpoint='no.pth'), 'no.pth: no such file'),
+    (dict(checkpoint='s3://a/b.pth'), 's3://a/b.pth: expected a local file or an http(s) address'),
     (dict(images='no_folder'), '--images no_folder: holds no image'),
     (dict(joining='foo'), "joining='foo': expected one of"),
     (dict(joining='default'), 'does not fit the config'),
-    (dict(joining='pvg'), 'which the config\'s joining has no place for'),
+    (dict(joining='pvg'), 'which the config\'s joining does not use'),
     (dict(num_images='0'), 'expected at least one'),
     (dict(compare='nothing'), 'expected JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT'),
-    (dict(compare='lape=no.pth'), 'no.pth: no such file'),
     (dict(compare='no.py=no.pth'), 'there is no config no.py'),
 ])
 def test_mistakes(tool, capsys, tmp_path, images, change, said):
-    values = dict(config=config(), joining='mpvg', images=str(images), num_images='1',
+    values = dict(config=config('deit'), joining='mpvg', images=str(images), num_images='1',
                   compare='', **{'checkpoint': checkpoint(tmp_path / 'w.pth', 'deit', 'mpvg')})
     values.update(change)
     argv = [values['config'], values['checkpoint'], '--joining', values['joining'], '--images',
@@ -163,6 +145,6 @@ def test_a_file_that_is_no_image_is_named(tool, capsys, tmp_path, images):
     weights = checkpoint(tmp_path / 'w.pth', 'deit', 'mpvg')
     (tmp_path / 'bad').mkdir()
     (tmp_path / 'bad/x.png').write_text('no image')
-    assert tool.main([config(), weights, '--joining', 'mpvg', '--images', str(tmp_path / 'bad'),
-                      '--out', str(tmp_path / 'out')]) == 2
+    assert tool.main([config('deit'), weights, '--joining', 'mpvg', '--out', str(tmp_path / 'out'),
+                      '--images', str(tmp_path / 'bad')]) == 2
     assert 'x.png: cannot be read as an image' in capsys.readouterr().err

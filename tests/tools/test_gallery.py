@@ -1,7 +1,6 @@
 """tools/gallery.py: pictures of the same name side by side, the most different first."""
 import base64
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
-    yield __import__('gallery')
-    sys.modules.pop('gallery', None)
+def tool(load):
+    return load('gallery')
 
 
 @pytest.fixture
@@ -82,8 +79,6 @@ def test_mistakes(tool, folders, capsys, argv, said):
     ('test_ADE_val_00000052.jpg_52.png', 'ADE_val_00000052.jpg'),
     ('val_a.b.jpg_3.png', 'a.b.jpg'), ('test_1.png', 'test_1.png')])
 def test_the_input_of_a_picture_is_found_under_each_toolboxes_name(drawn, file):
-    from pathlib import Path
-
     from lape_mm.runs.gallery import input_of
     inputs = {name: Path(name) for name in (file, 'another.jpg', '52.jpg')}
     assert input_of(drawn, inputs) == Path(file)

@@ -1,5 +1,4 @@
-"""Builds the parts of a run that cost nothing, so that a refused value ends in one line that says
-where it stands.
+"""Builds the cheap parts of a run, so that a refused value ends in one line that names its place.
 
 The model is built on the meta device, the optimizer and its schedules for one parameter, metrics
 without their files. Data sets and hooks of other packages are not built.
@@ -33,10 +32,10 @@ from .signatures import check_names, resolve, unknown_type
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 NUMERAL = re.compile(r'[+-]?[\d.]+(e[+-]?\d+)?')
 LAYERS = ('conv_cfg', 'norm_cfg', 'act_cfg')  # mmcv does not say which type it cannot find
-# of metrics: read or made at once; the ones that can do without are built without
+# files that metrics read or create at once, and the metrics that can be built without them
 FILES = ('ann_file', 'output_dir')
 FILELESS = ('CocoMetric', 'IoUMetric')
-OURS = ('mmengine.', 'lape_mm.')  # whose hooks do nothing when they are built
+OURS = ('mmengine.', 'lape_mm.')  # packages whose hooks have no side effects when they are built
 
 
 class WithoutValues(TorchFunctionMode):
@@ -71,7 +70,7 @@ def build_model(cfg: Config) -> nn.Module:
     """The model of a config, with values as initialised.
 
     Raises:
-        RunError: it cannot be built; says which part, why, and what is allowed.
+        RunError: names the part that cannot be built, the reason, and what is allowed.
     """
     report = Report(cfg)
     registry.init_default_scope(cfg.default_scope)
@@ -85,16 +84,16 @@ def check_builds(report: Report) -> nn.Module | None:
     """Builds what can be built and reports what cannot.
 
     Args:
-        report: takes the problems; the names in its config are known, see `check_settings`.
+        report: collects the problems; names are checked already (`check_settings`).
 
     Returns:
-        the model, whose parameters have no values; None where there is none.
+        the model with parameters on the meta device, or None.
     """
     def model() -> nn.Module | None:
         try:
             with WithoutValues():
                 return registry.MODELS.build(deepcopy(node))
-        except RuntimeError:  # what cannot be done without values
+        except RuntimeError:  # something needs values
             return None
     node = report.cfg.get('model')
     with registry.MODELS.switch_scope_and_registry(report.scope), silence():
@@ -108,7 +107,7 @@ def check_builds(report: Report) -> nn.Module | None:
 
 
 def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cfg=None, **wrapper):
-    """What gives each parameter its learning rate."""
+    """Builds the optimizer wrapper's constructor."""
     return registry.OPTIM_WRAPPER_CONSTRUCTORS.build(dict(
         type=constructor, optim_wrapper_cfg=wrapper, paramwise_cfg=paramwise_cfg))
 
@@ -137,14 +136,14 @@ def try_place(report: Report, place: Place) -> None:
         node = {key: value for key, value in node.items() if key not in FILES}
     elif place.build is registry.METRICS and set(FILES) & set(node) \
             or place.build is registry.HOOKS and not cls.__module__.startswith(OURS) \
-            or kind == 'AmpOptimWrapper':  # wants a GPU
+            or kind == 'AmpOptimWrapper':  # needs a GPU
         return
     trying(report, place.where, node, lambda: place.build.build(
         deepcopy(node), default_args=stand_ins[place.build]))
 
 
 def trying(report: Report, where: str, node: Mapping, build: Callable):
-    """What ``build`` gives; None where it fails, which is reported."""
+    """Calls ``build``; reports an error and returns None."""
     try:
         return build()
     except Exception as error:  # a constructor may raise anything
@@ -187,7 +186,7 @@ def explain(report: Report, where: str, node: Mapping, error: Exception) -> None
 
 
 def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple[str, Mapping]:
-    """The dict that was being built when an error was raised, the outermost where that is unclear.
+    """The dict that was being built when an error was raised; the outermost if that is unclear.
 
     Args:
         parts: path -> dict, the outermost first.
@@ -200,6 +199,6 @@ def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple
             built = frame.f_locals['cfg']
     found = [(path, part) for path, part in parts.items()
              if built is not None and part.get('type') == built.get('type')]
-    # of several with this type the one with these settings, unless its parent added some
+    # among several of this type, the one with the same settings; its parent may have added some
     found = [(path, part) for path, part in found if part == built][:1] or found
     return found[0] if len(found) == 1 else (where, parts[where])

@@ -20,8 +20,8 @@ ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_h
 
 @torch.no_grad()
 def check_channels(report: Report, model: nn.Module) -> None:
-    """Reports parts whose ``in_channels`` differ from what they are given."""
-    model.to('meta')  # tables made of ranges have values
+    """Reports parts whose ``in_channels`` differ from the maps that reach them."""
+    model.to('meta')  # tables made from ranges are not there yet
     maps: Any = images_for(report.cfg, model)
     found: list[int] = []
     source = ''
@@ -62,7 +62,7 @@ def images_for(cfg, model: nn.Module) -> Tensor:
 
 
 def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:
-    """Paths and modules of those parts that there are, of lists each entry."""
+    """Paths and modules of the parts that exist; each entry of a list."""
     for name in names:
         part = getattr(model, name, None)
         if isinstance(part, nn.ModuleList):
@@ -72,7 +72,7 @@ def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tupl
 
 
 def expect(report: Report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
-    """Whether a part can take maps of these channels; reports it where it cannot."""
+    """Whether a part takes maps with these channels; reports it if not."""
     wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
     if index is not None:  # mmseg's heads pick their maps
         picks = index if isinstance(index, (list, tuple)) else [index]
@@ -94,5 +94,5 @@ def expect(report: Report, where: str, part: nn.Module, found: list[int], source
 
 
 def listed(found: list[int]) -> str:
-    """Channels as a config would have them."""
+    """Channels as a config writes them."""
     return str(found[0] if len(found) == 1 else found)

@@ -14,7 +14,7 @@ def check_class_folders(report: Report, source: Source, cls: type) -> list[str] 
     """Checks folders, or the labels of a list, against the config's classes and heads.
 
     Returns:
-        the names of the folders; None where there are none or they do not count.
+        the names of the folders; None if there are none, or if labels come from elsewhere.
     """
     if source.cfg.get('with_label', True) is False:
         return None
@@ -54,7 +54,7 @@ def check_list(report: Report, source: Source, names: list[str] | None) -> None:
 
 def check_batches(report: Report, source: Source, cls: Any) -> None:
     """Checks the files of a data set with ``download=False``, such as CIFAR, and the heads."""
-    if hasattr(cls, 'base_folder'):  # CIFAR: one file that is missing refuses both splits
+    if hasattr(cls, 'base_folder'):  # CIFAR: a missing file makes both splits fail
         for name, _ in (*cls.train_list, *cls.test_list):
             path = os.path.join(source.root, cls.base_folder, name)
             if not os.path.isfile(path):

@@ -13,7 +13,7 @@ from ..config import walk
 from .report import Report
 from .settings import DATASET
 
-# those whose classes are the data set's; an edge or a semantic branch has others
+# heads whose classes are the data set's; edge and semantic branches have others
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
                'data_preprocessor')
 
@@ -78,7 +78,7 @@ def heads(model: Mapping) -> Iterator[tuple[str, int]]:
 
 
 def check_heads(report: Report, source: Source, count: int, what: str = 'classes') -> None:
-    """Reports the heads that are not made for ``count`` classes."""
+    """Reports heads with another number of classes than ``count``."""
     wrong = {path: classes for path, classes in heads(report.cfg.model) if classes != count}
     if wrong:
         report.add(source.where, f'{count} {what}, but the model is made for '
@@ -88,17 +88,16 @@ def check_heads(report: Report, source: Source, count: int, what: str = 'classes
 
 
 def class_names(source: Source, cls: type) -> list[str] | None:
-    """The classes that the config expects: of its metainfo, else of the dataset's class.
+    """The classes that the config expects, from its metainfo or else from the data set's class.
 
     Raises:
-        ValueError: they are a text that is no file's path.
+        ValueError: the classes are a string, but not the path of a file.
     """
     names: Any = (source.cfg.get('metainfo') or {}).get('classes') or source.cfg.get('classes')
     if isinstance(names, str) and '://' not in names:
         if not os.path.isfile(path := os.path.expanduser(names)):
-            raise ValueError(f'classes is the text {names!r}, which is no file; expected a list of '
-                             'names, or a file of them; a single class takes a comma: '
-                             f'({names!r},)')
+            raise ValueError(f'classes={names!r}: expected a list of names, or the path of a file '
+                             f'of names; a single class takes a comma: ({names!r},)')
         return list_from_file(path)
     if names is None or isinstance(names, str):
         names = getattr(cls, 'METAINFO', {}).get('classes')

@@ -25,13 +25,13 @@ def check_coco(report: Report, source: Source, cls: type) -> list[str] | None:
     """Checks COCO's categories against the config's classes, and those against the heads.
 
     Returns:
-        the expected classes in the order of the file; None where they cannot be told.
+        the expected classes in the order of the file; None if they are unknown.
     """
     names = class_names(source, cls)
     try:
         categories, image = read_coco(source.ann_file)
     except (OSError, ValueError) as error:
-        report.add(source.where, f'{source.ann_file} is no COCO annotation file: {error}')
+        report.add(source.where, f'{source.ann_file} is not a COCO annotation file: {error}')
         return None
     if names is None:
         return None
@@ -59,11 +59,10 @@ def check_coco(report: Report, source: Source, cls: type) -> list[str] | None:
             check_objects(report, source, names)
     used = [name for name in listed if name in names]
     if used != names:
-        report.add(source.where, f'{source.ann_file} has its categories in another order than the '
-                   'config its classes, and mmdet numbers them as the file does, so that names '
-                   'would be mixed up', f'the file has {brackets(used, len(used))}: write '
-                   'the classes of the config in this order, unless it is the file that differs '
-                   'from the others')
+        report.add(source.where, f'{source.ann_file} lists its categories in another order than '
+                   "the config's classes. mmdet numbers classes in the file's order, so names "
+                   'would be mixed up', 'write the classes of the config in the order of the '
+                   f'file, {brackets(used, len(used))}, unless this file differs from the others')
     return used
 
 
@@ -76,8 +75,8 @@ def check_objects(report: Report, source: Source, names: list[str]) -> None:
         return  # as image_info_test-dev2017.json, whose results COCO's server evaluates
     images, objects = content.get('images') or [], content.get('annotations') or []
     if not images or not objects:
-        report.add(source.where, f'{source.ann_file}: no image is left to train or evaluate on: it '
-                   f'lists {len(images)} images and {len(objects)} objects')
+        report.add(source.where, f'{source.ann_file} lists {len(images)} images and {len(objects)} '
+                   'objects: there is nothing to train or evaluate on')
         return
     kinds = {entry['id']: entry['name'] for entry in content['categories']}
     known = {'category_id': kinds, 'image_id': {image['id'] for image in images}}
@@ -90,8 +89,8 @@ def check_objects(report: Report, source: Source, names: list[str]) -> None:
     used = [entry for entry in objects if kinds[entry['category_id']] in names]
     if left := len(objects) - len(used):
         others = {kinds[entry['category_id']] for entry in objects} - set(names)
-        report.warn(source.where, f'{left} of {len(objects)} objects are left out, of classes that '
-                    f'the config does not name: {some(sorted(others))}')
+        report.warn(source.where, f'{left} of {len(objects)} objects are left out, because the '
+                    f'config does not name their classes: {some(sorted(others))}')
     if source.cfg.get('test_mode'):
         return
     filters = source.cfg.get('filter_cfg') or {}
@@ -101,8 +100,8 @@ def check_objects(report: Report, source: Source, names: list[str]) -> None:
         report.warn(source.where, f'{empty} of {len(images)} images have no object and are left '
                     'out (filter_cfg.filter_empty_gt)')
     if small := sum(min(image['width'], image['height']) < smallest for image in images):
-        report.warn(source.where, f'{small} of {len(images)} images are left out, whose shorter '
-                    f'side is below filter_cfg.min_size={smallest}')
+        report.warn(source.where, f'{small} of {len(images)} images are left out, because their '
+                    f'shorter side is below filter_cfg.min_size={smallest}')
 
 
 def well_formed(report: Report, source: Source, content) -> bool:
@@ -119,8 +118,8 @@ def well_formed(report: Report, source: Source, content) -> bool:
             if wrong := [entry for entry in lists[listed] if not isinstance(entry, dict)
                          or not isinstance(entry.get(key), kind)]:
                 report.add(source.where, f'{source.ann_file}: {len(wrong)} of '
-                           f'{len(lists[listed])} entries of {listed} have no {key}, which each '
-                           f'needs, first {wrong[0]!r:.200}')
+                           f'{len(lists[listed])} entries of {listed} lack {key}; the first is '
+                           f'{wrong[0]!r:.200}')
                 return False
     return True
 

@@ -45,7 +45,7 @@ def check_label_maps(report: Report, source: Source, cls: type) -> None:
 
 def check_ids(report: Report, source: Source, files: list[str], count: int, reduced: bool,
               ignored: int) -> None:
-    """Reports ids beyond the classes, and label maps that are ignored altogether."""
+    """Reports ids beyond the classes, and label maps without any class."""
     first, last = (1, count) if reduced else (0, count - 1)
     allowed = {0, *range(first, last + 1), ignored, 255}
     seen: set[int] = set()
@@ -71,7 +71,7 @@ def check_ids(report: Report, source: Source, files: list[str], count: int, redu
             return
         seen |= values
     if not seen & set(range(first, last + 1)) - {ignored, 255}:
-        report.add(source.where, f'all of the sampled label maps (ids {some(sorted(seen))}) are '
+        report.add(source.where, f'the sampled label maps (ids {some(sorted(seen))}) are entirely '
                    f'ignored with {setting}',
                    f'try --cfg-options {{where}}.reduce_zero_label={not reduced}')
 

@@ -94,9 +94,9 @@ def check_data(report: Report, mode: str) -> None:
             if names and expected and names != expected:
                 other = sorted({*names} ^ {*expected})
                 differ = f'only one has {some(other)}' if other else 'in another order'
-                report.add(source.where, f'its classes are not those of the other data ({differ}), '
-                           'so that equal labels mean different classes', 'all files need the '
-                           'same ones, listed in the same order')
+                report.add(source.where, f'its classes differ from those of the other data '
+                           f'({differ}), so equal labels would mean different classes',
+                           'list the same classes in the same order in all files')
             expected = expected or names
         if part != 'train':
             check_evaluators(report, part, missing_roots)

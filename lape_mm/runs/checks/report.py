@@ -1,4 +1,4 @@
-"""What was found wrong with a config: one line a problem, with the places that share it."""
+"""Problems of a config: one line each, with all places that share it."""
 from __future__ import annotations
 
 import os
@@ -18,17 +18,17 @@ class Report:
 
     @property
     def scope(self) -> str | None:
-        """The toolbox that names of types are looked up in."""
+        """The toolbox in which types are looked up."""
         return self.cfg.get('default_scope')
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
-        """Takes a problem and its remedy, in which ``{where}`` stands for each of its places."""
+        """Adds a problem; ``{where}`` in its remedy is replaced by each of its places."""
         places = self.found.setdefault((text, remedy), [])
         if where not in places:
             places.append(where)
 
     def warn(self, where: str, text: str) -> None:
-        """Takes what does not keep the run from starting."""
+        """Adds a warning, which does not stop the run."""
         self.warnings.append(f'{where}: {text}')
 
     def lines(self) -> list[str]:
@@ -42,11 +42,11 @@ class Report:
         return lines
 
     def path_remedy(self, path: str, key: str) -> str:
-        """How to point the config at another path: by environment variable where there is one.
+        """Says how to change a path: by its environment variable, or by --cfg-options.
 
         Args:
             path: what is missing.
-            key: what holds it, below its place in the config.
+            key: the setting that holds it, below its place in the config.
         """
         for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
                                         self.cfg.text):

@@ -1,4 +1,4 @@
-"""Names in a config: types, their settings, and what the run reads at the top.
+"""Names in a config: types, their settings, and keys at the top level.
 
 mmengine finds a misspelt name when it builds that part of a run, sometimes hours later, and never
 finds a key that nothing reads. Here every dict is compared with the constructor that it goes to
@@ -40,7 +40,7 @@ READ = ('activation_checkpointing', 'compile', 'custom_imports', 'efficient_conv
 MULTIPLIERS = ('DefaultOptimWrapperConstructor', 'FreezingOptimWrapperConstructor')
 
 
-# dicts that mmengine looks settings up in, one by one
+# dicts without a constructor: these signatures list what mmengine reads
 def auto_scale_lr(enable=False, base_batch_size=1):
     """Of the runner."""
 
@@ -61,15 +61,15 @@ def custom_keys(lr_mult=1., decay_mult=1., **of_the_group):
 
 @dataclass(frozen=True)
 class Place:
-    """Dicts of a config that one constructor gets.
+    """Dicts of a config that go to one constructor.
 
     Attributes:
-        where: their dotted path; a regular expression in `PLACES`.
+        where: their dotted path; in `PLACES` a regular expression.
         build: the registry that ``type`` is a name of, or the function that takes the dict.
         default: the type where none is named.
         supplied: arguments that the run adds.
-        taken: keys that the run takes out before.
-        node: what stands there.
+        taken: keys that the run removes first.
+        node: the dict.
     """
 
     where: str
@@ -137,7 +137,7 @@ def check_settings(report: Report) -> None:
 
 
 def check_top(report: Report) -> None:
-    """Keys at the top that are nearly ones the run reads; all others are the config's variables."""
+    """Reports top-level keys that look misspelt; all others are the config's own variables."""
     known = {*signature(Runner.__init__).parameters, *READ} - {'self', 'cfg'}
     for name in report.cfg:
         found = nearest(name, known, .85)
@@ -147,7 +147,7 @@ def check_top(report: Report) -> None:
 
 
 def places(cfg: Mapping) -> Iterator[Place]:
-    """All that constructors get, but for the model."""
+    """All dicts that go to constructors, except the model."""
     for where, node in entries({key: cfg[key] for key in cfg if key != 'model'}):
         if node is None or isinstance(node, (list, tuple)):
             continue
@@ -158,7 +158,7 @@ def places(cfg: Mapping) -> Iterator[Place]:
 
 
 def settled(place: Place, cfg: Mapping) -> Place | None:
-    """A place with what depends on other settings; None for one that is left to the run."""
+    """Fills in what depends on other settings; None for a place that is not checked."""
     where, node = place.where, place.node
     if not isinstance(node, Mapping):
         return None if place.build is custom_keys else place

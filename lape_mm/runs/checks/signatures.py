@@ -1,4 +1,4 @@
-"""What a constructor takes, by the signatures along its class, and what a ``type`` stands for."""
+"""What a constructor takes, by the signatures of its class and bases; what a ``type`` names."""
 from __future__ import annotations
 
 import re
@@ -18,8 +18,8 @@ from lape_mm.requirements import TOOLBOXES, missing
 
 from .report import Report
 
-FEW = 15  # so many types are all listed
-ALIKE = .82  # from here on an unknown name beside **kwargs is a misspelt one
+FEW = 15  # up to this number, all types are listed
+ALIKE = .82  # similarity at which an unknown name beside **kwargs counts as misspelt
 
 
 class Accepted(NamedTuple):
@@ -41,7 +41,7 @@ def accepted(build: Callable) -> Accepted:
     """The arguments of a class or function.
 
     A constructor with ``**kwargs`` also takes what the next one in its class's order takes. It
-    stays open, since it may look up further names itself.
+    stays open, because it may read further names itself.
     """
     functions = [build]
     if isinstance(build, type):
@@ -68,14 +68,14 @@ def accepted(build: Callable) -> Accepted:
 
 def check_call(report: Report, where: str, build: Callable, settings: Mapping,
                supplied: Sequence[str] = ()) -> None:
-    """Reports settings that a constructor does not know, lacks, or takes as numbers alone.
+    """Reports unknown and missing settings, and strings in the place of numbers.
 
     Args:
-        report: takes the problems.
+        report: collects the problems.
         where: dotted path of the settings.
         build: a class or function.
         settings: what the config gives it.
-        supplied: arguments that the run adds.
+        supplied: arguments added by the run.
     """
     check_names(report, where, build, settings, supplied)
     for name in accepted(build).required:
@@ -105,7 +105,7 @@ def check_names(report: Report, where: str, build: Callable, settings: Mapping,
 
 
 def wrong_kind(parameter: Parameter | None, value) -> str | None:
-    """What was expected in the place of a string, going by default and annotation; else None."""
+    """What the parameter expects instead of a string, by its default and annotation; or None."""
     if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str):
         return None
     annotation, words = parameter.annotation, set()
@@ -131,7 +131,7 @@ def resolve(kind, among: Registry, scope: str | None) -> Callable | None:
 
 
 def unknown_type(kind, among: Registry, scope: str | None) -> str:
-    """Says that there is no such ``type``, and what is like it."""
+    """Says that there is no such ``type``, and suggests similar ones."""
     if not isinstance(kind, str):
         return f'type={short(kind)}: expected the name of a {among.name}'
     text, known = f'type={kind!r}: there is no such {among.name}', []
@@ -157,18 +157,18 @@ def unknown_type(kind, among: Registry, scope: str | None) -> str:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = .6, count: int = 1) -> list[str]:
-    """The most alike of some names, whatever the case of their letters."""
+    """The names most similar to ``name``, ignoring case."""
     by_lower = {other.lower(): other for other in known}
     return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, count, cutoff)]
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """', did you mean ..' if a known name is much alike."""
+    """', did you mean ..' if a known name is similar."""
     found = nearest(name, known)
     return f', did you mean {found[0]!r}?' if found else ''
 
 
 def short(value, most: int = 60) -> str:
-    """A value as it is written, cut off."""
+    """A value's repr, cut off."""
     text = repr(value)
     return text if len(text) <= most else f'{text[:most - 2]}..'

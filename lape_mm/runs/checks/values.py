@@ -1,4 +1,4 @@
-"""Values that go together, or that nothing looks at before it is too late."""
+"""Values that depend on each other, or that mmengine reads too late."""
 from __future__ import annotations
 
 import logging
@@ -16,17 +16,17 @@ from .signatures import accepted, resolve, short
 TOGETHER = {'train': ('train_dataloader', 'train_cfg', 'optim_wrapper'),
             'val': ('val_dataloader', 'val_cfg', 'val_evaluator'),
             'test': ('test_dataloader', 'test_cfg', 'test_evaluator')}
-# whole numbers, and the least of each
+# integers and their minimum
 WHOLE = {'train_cfg.max_epochs': 1, 'train_cfg.max_iters': 1, 'train_cfg.val_interval': 1,
          'train_cfg.val_begin': 0, 'auto_scale_lr.base_batch_size': 1, 'randomness.seed': 0}
-IOU_METRICS = ('mIoU', 'mDice', 'mFscore')  # mmseg looks at them after the first validation
+IOU_METRICS = ('mIoU', 'mDice', 'mFscore')  # mmseg reads them after the first validation
 
 
 def check_values(report: Report, mode: str) -> None:
     """Reports what is missing, and what is out of range.
 
     Args:
-        report: takes the problems; the names in its config are known, see `check_settings`.
+        report: collects the problems; names are checked already (`check_settings`).
         mode: 'train' or 'test'.
     """
     cfg = report.cfg
@@ -45,7 +45,7 @@ def check_values(report: Report, mode: str) -> None:
 
 
 def check_complete(report: Report, mode: str) -> None:
-    """What the run needs, and what mmengine takes together or not at all."""
+    """Reports what the run lacks, and settings that mmengine needs together."""
     cfg = report.cfg
     model = cfg.get('model')
     if not isinstance(model, Mapping) or 'type' not in model:
@@ -55,7 +55,7 @@ def check_complete(report: Report, mode: str) -> None:
         for key in keys if given or part == mode else ():
             if key not in given:
                 others = ' and '.join(other for other in keys if other != key)
-                report.add(key, f'is missing, but goes together with {others}')
+                report.add(key, f'is missing; it is needed together with {others}')
         if isinstance(loader := cfg.get(keys[0]), Mapping):
             for key in ('dataset', 'sampler'):
                 if not loader.get(key):
@@ -78,7 +78,7 @@ def check_complete(report: Report, mode: str) -> None:
 
 
 def check_statistics(report: Report) -> None:
-    """Mean and standard deviation of the pixels: equally long, and no division by 0."""
+    """Reports means and standard deviations of different lengths, and divisions by 0."""
     for where, node in walk({'model': report.cfg.get('model'),
                              'data_preprocessor': report.cfg.get('data_preprocessor')}):
         mean: Any = node.get('mean')
@@ -89,13 +89,13 @@ def check_statistics(report: Report) -> None:
                 isinstance(value, Real) for value in values) for values in (mean, std)) \
                 or len(mean) != len(std):
             report.add(where, f'mean={short(mean)}, std={short(std)}: expected two lists of '
-                       'numbers, as many of one as of the other, one a channel')
+                       'equal length, one number per channel')
         elif min(std) <= 0:
             report.add(where, f'std={short(std)}: expected numbers above 0')
 
 
 def check_metrics(report: Report) -> None:
-    """Settings of metrics that would be looked at only after the first validation."""
+    """Reports settings of metrics that would be read only after the first validation."""
     classes = lookup(report.cfg, 'model.head.num_classes')
     for place in places(report.cfg):
         if place.build is not registry.METRICS:

@@ -44,8 +44,8 @@ def test_test_dev_has_no_annotations(tmp_path):
     assert problems(tmp_path, image_info, test_mode=True) == ([], [])
     for part in ('train', 'val'):
         (line,), _ = problems(tmp_path, image_info, part)
-        assert line.endswith('no image is left to train or evaluate on: it lists 1 images and 0 '
-                             'objects')
+        assert line.endswith('lists 1 images and 0 objects: there is nothing to train or evaluate '
+                             'on')
 
 
 def test_panoptic_files(tmp_path):
@@ -60,16 +60,16 @@ def test_panoptic_files(tmp_path):
 
 @pytest.mark.parametrize('changes, said', [
     (dict(images=[dict(file_name='1.jpg', height=8, width=8)]),
-     "1 of 1 entries of images have no id, which each needs, first {'file_name': '1.jpg'"),
+     "1 of 1 entries of images lack id; the first is {'file_name': '1.jpg'"),
     (dict(images=[dict(id=1, file_name='1.jpg', height=8, width=8), dict(id=[2])]),
-     "1 of 2 entries of images have no id, which each needs, first {'id': [2]}"),
+     "1 of 2 entries of images lack id; the first is {'id': [2]}"),
     (dict(images=['1.jpg']),
-     "1 of 1 entries of images have no id, which each needs, first '1.jpg'"),
+     "1 of 1 entries of images lack id; the first is '1.jpg'"),
     (dict(categories=[dict(name='cat'), dict(id=2, name='sky')]),
-     "1 of 2 entries of categories have no id, which each needs, first {'name': 'cat'}"),
-    (dict(annotations=[dict(image_id=1, category_id=1)]), 'entries of annotations have no id'),
-    (dict(annotations=[dict(id=1, image_id=[1], category_id=1)]), 'have no image_id'),
-    (dict(images=[dict(id=1, file_name='1.jpg', height='8', width=8)]), 'have no height')])
+     "1 of 2 entries of categories lack id; the first is {'name': 'cat'}"),
+    (dict(annotations=[dict(image_id=1, category_id=1)]), 'entries of annotations lack id'),
+    (dict(annotations=[dict(id=1, image_id=[1], category_id=1)]), 'lack image_id'),
+    (dict(images=[dict(id=1, file_name='1.jpg', height='8', width=8)]), 'lack height')])
 def test_entries_with_holes_are_named(changes, said, tmp_path):
     (line,), _ = problems(tmp_path, content(**changes))
     assert said in line and 'file.json' in line

@@ -173,14 +173,15 @@ class TestDetection:
     def test_order(self, coco):
         write_coco(coco, 'val2017', ['dog', 'cat'])
         first, second = problems(detection(coco))
-        assert first.startswith('val_dataloader.dataset: ') and 'the file has [dog,cat]' in first
-        assert 'its classes are not those of the other data (in another order)' in second
-        assert second.endswith('all files need the same ones, listed in the same order')
+        assert first.startswith('val_dataloader.dataset: ')
+        assert 'order of the file, [dog,cat]' in first
+        assert 'its classes differ from those of the other data (in another order)' in second
+        assert second.endswith('list the same classes in the same order in all files')
 
     def test_one_class_without_its_comma(self, coco):
         cfg = detection(coco, classes=('cat'), heads=1)
         line, = problems(cfg)
-        assert "classes is the text 'cat', which is no file" in line and "('cat',)" in line
+        assert "classes='cat': expected a list of names" in line and "('cat',)" in line
         names = coco / 'names.txt'
         names.write_text('cat\ndog\n')
         assert problems(detection(coco, classes=str(names))) == []
@@ -202,22 +203,22 @@ class TestDetection:
         assert warnings(cfg) == ['train_dataloader.dataset: 1 of 2 images have no object and are '
                                  'left out (filter_cfg.filter_empty_gt)']
         cfg.train_dataloader.dataset.filter_cfg = dict(min_size=9)
-        assert warnings(cfg) == ['train_dataloader.dataset: 2 of 2 images are left out, whose '
-                                 'shorter side is below filter_cfg.min_size=9']
+        assert warnings(cfg) == ['train_dataloader.dataset: 2 of 2 images are left out, because '
+                                 'their shorter side is below filter_cfg.min_size=9']
         del content['images'][1]['width']
         path.write_text(json.dumps(content))
-        assert '1 of 2 entries of images have no width, which each needs' in problems(cfg)[0]
+        assert '1 of 2 entries of images lack width' in problems(cfg)[0]
         del content['images'][1]
         path.write_text(json.dumps(content))
         train, _ = warnings(detection(coco, classes=('dog',), heads=1))
-        assert train == ("train_dataloader.dataset: 1 of 1 objects are left out, of classes that "
-                         "the config does not name: 'cat'")
+        assert train == ("train_dataloader.dataset: 1 of 1 objects are left out, because the "
+                         "config does not name their classes: 'cat'")
 
     def test_not_json(self, coco):
         (coco / 'annotations' / 'instances_train2017.json').write_text('{"images": [')
-        assert 'is no COCO annotation file' in problems(detection(coco))[0]
+        assert 'is not a COCO annotation file' in problems(detection(coco))[0]
         (coco / 'annotations' / 'instances_train2017.json').write_text('')
-        assert 'is no COCO annotation file' in problems(detection(coco))[0]
+        assert 'is not a COCO annotation file' in problems(detection(coco))[0]
 
     def test_wrappers(self, coco):
         cfg = detection(coco, heads=80)

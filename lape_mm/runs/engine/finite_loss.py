@@ -1,0 +1,70 @@
+"""Keeps losses and gradients that are not finite away from the weights."""
+from __future__ import annotations
+
+import torch
+from mmengine.hooks import Hook
+
+from lape_mm.registry import HOOKS
+
+from .stop import RunStopped
+
+
+@HOOKS.register_module()
+class FiniteLossHook(Hook):
+    """Skips updates with NaN or infinite gradients, and names their images.
+
+    Ends the run after several such iterations in a row, and at once if the running statistics of a
+    BatchNorm are not finite, because they cannot recover.
+
+    Args:
+        patience: number of bad iterations in a row that ends the run.
+
+    Raises:
+        ValueError: patience below 1.
+    """
+
+    priority = 'HIGH'  # before a checkpoint is written
+
+    def __init__(self, patience: int = 5):
+        if patience < 1:
+            raise ValueError(f'patience={patience}: expected at least 1')
+        self.patience, self.in_a_row, self.skipped = patience, 0, False
+
+    def before_train(self, runner) -> None:
+        runner.optim_wrapper.optimizer.register_step_pre_hook(self._drop)
+
+    def _drop(self, optimizer: torch.optim.Optimizer, args, kwargs) -> None:
+        """Drops all gradients before a step if one is not finite, so that nothing is updated."""
+        gradients = [parameter.grad for group in optimizer.param_groups
+                     for parameter in group['params'] if parameter.grad is not None]
+        if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            self.skipped = True
+            optimizer.zero_grad(set_to_none=True)
+
+    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        wrong = [f'{name} is {float(value)}' for name, value in (outputs or {}).items()
+                 if 'loss' in name and torch.is_tensor(value) and value.numel() == 1
+                 and not torch.isfinite(value)]
+        skipped, self.skipped = self.skipped, False
+        if not wrong and not skipped:
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        text = (f'iteration {runner.iter + 1}: {", ".join(wrong) or "gradients are not finite"}; '
+                f'its images: {", ".join(images(data_batch)) or "unknown"}')
+        if self.in_a_row >= self.patience:
+            raise RunStopped(f'{text}. The run ends after {self.in_a_row} such iterations in a '
+                             'row; a lower learning rate, a longer warm-up or --amp bf16 may help')
+        for name, buffer in runner.model.named_buffers():
+            if buffer.is_floating_point() and not torch.isfinite(buffer).all():
+                raise RunStopped(f'{text}. The run ends because {name} is no longer finite; '
+                                 '--resume continues from the last checkpoint')
+        runner.logger.warning(f'{text}. ' + ('Its update is left out' if skipped else
+                                             'The gradients of this step are finite'))
+
+
+def images(data_batch) -> list[str]:
+    """Paths of a batch's images, or their ids."""
+    samples = data_batch.get('data_samples') if hasattr(data_batch, 'get') else None
+    return [str(sample.get('img_path') or sample.get('img_id', sample.get('sample_idx')))
+            for sample in samples or [] if hasattr(sample, 'get')]

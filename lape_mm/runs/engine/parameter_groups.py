@@ -1,0 +1,81 @@
+"""Learning rate and weight decay of each parameter."""
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.logging import print_log
+from mmengine.optim import DefaultOptimWrapperConstructor
+from torch import nn
+
+from lape_mm.registry import OPTIM_WRAPPER_CONSTRUCTORS
+
+SETTINGS = {'layer_decay_rate': 1., 'decay_embeddings': False}
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class FreezingOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """mmengine's constructor, which keeps parameters with ``lr_mult=0`` out of the optimizer.
+
+    In a group with learning rate 0, a schedule with an ``eta_min`` would move them. They still get
+    gradients, so DistributedDataParallel need not search for unused parameters.
+    """
+
+    def add_params(self, params: list[dict], module: nn.Module, **kwargs) -> None:
+        """Fills ``params`` with one group for each trained parameter."""
+        super().add_params(params, module, **kwargs)
+        params[:] = [group for group in params if group.get('lr') != 0.]
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """Layer-wise learning-rate decay for encoders of this package.
+
+    A parameter of depth d of D (see `Encoder.get_layer_depth`) learns at
+    ``lr * rate ** (D - 1 - d)``: a PE norm like its block, everything outside the ViT at the full
+    rate. Biases, 1-D parameters and the backbone's ``no_weight_decay`` have no weight decay, as in
+    DeiT.
+
+    ``paramwise_cfg`` takes ``layer_decay_rate`` (default 1.0: the same rate for all layers) and
+    ``decay_embeddings`` (whether ``no_weight_decay`` is ignored, as in the official ViT-Adapter
+    segmentation code).
+
+    Raises:
+        ValueError: unknown settings, or a rate outside (0, 1].
+        TypeError: the backbone has no ``get_layer_depth`` or ``no_weight_decay``.
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None):
+        given = dict(paramwise_cfg or {})
+        if unknown := sorted(set(given) - set(SETTINGS)):
+            raise ValueError(f'paramwise_cfg has no {unknown[0]!r}: expected {list(SETTINGS)}')
+        super().__init__(optim_wrapper_cfg, {**SETTINGS, **given})
+        self.rate = self.paramwise_cfg['layer_decay_rate']
+        if not 0 < self.rate <= 1:
+            raise ValueError(f'layer_decay_rate={self.rate}: expected 0 < rate <= 1')
+
+    def add_params(self, params: list[dict], module: Any, **kwargs) -> None:
+        """Fills ``params`` with one group for each pair of learning rate and weight decay."""
+        prefix = 'backbone.' if hasattr(module, 'backbone') else ''
+        backbone = module.backbone if prefix else module
+        if not hasattr(backbone, 'get_layer_depth') or not hasattr(backbone, 'no_weight_decay'):
+            raise TypeError(f'{type(self).__name__} needs a backbone with get_layer_depth and '
+                            f'no_weight_decay, got {type(backbone).__name__}')
+        exempt = set() if self.paramwise_cfg['decay_embeddings'] else {
+            prefix + name for name in backbone.no_weight_decay()}
+        groups: dict[tuple[int, bool], list] = {}
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            levels = 0
+            if name.startswith(prefix):
+                depth, depths = backbone.get_layer_depth(name, prefix)
+                levels = depths - 1 - depth
+            decays = parameter.ndim > 1 and not name.endswith('.bias') and name not in exempt
+            groups.setdefault((levels, decays), []).append(parameter)
+        for (levels, decays), parameters in sorted(groups.items()):
+            group = dict(params=parameters, lr=self.base_lr * self.rate ** levels)
+            if self.base_wd is not None:
+                group['weight_decay'] = self.base_wd if decays else 0.
+            print_log(f'lr {group["lr"]:.3g}, weight decay {group.get("weight_decay")}: '
+                      f'{len(parameters)} parameters', logger='current')
+            params.append(group)

@@ -1,0 +1,216 @@
+"""Seeds each sample by its place in the run, and handles bad samples.
+
+The augmentation of an image is seeded by (run seed, epoch, batch, place in the batch of all
+processes). Kills, loader workers and the number of processes make no difference.
+"""
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.dist import get_dist_info
+from mmengine.logging import print_log
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from lape_mm.wording import first_line
+
+IN_A_ROW = 20  # bad samples in a row that end the run
+NAMED = 10  # bad samples that each worker names in the log
+
+
+class BadSample(Exception):
+    """A sample that cannot be used; the message names the file and the reason."""
+
+
+class Draw(int):
+    """An index of a data set, with the integers that seed the sample's augmentation."""
+
+    key: tuple
+
+    def __new__(cls, index: int, key: Sequence[int] = ()):
+        made = super().__new__(cls, index)
+        made.key = tuple(key)
+        return made
+
+
+def seed_from(key: Sequence[int], devices: bool = False) -> None:
+    """Seeds Python's, NumPy's and torch's global generators, with ``devices`` also the GPUs'."""
+    python, numpy, ours = np.random.SeedSequence(key).generate_state(3).tolist()
+    random.seed(python)
+    np.random.seed(numpy)
+    # torch.manual_seed initialises GPUs, which workers must not do
+    (torch.manual_seed if devices else torch.default_generator.manual_seed)(ours)
+
+
+class SeededBatches(Sampler):
+    """A batch sampler that yields lists of `Draw`.
+
+    Args:
+        batches: the batch sampler to wrap.
+        seed: of the run.
+        endless: whether epochs follow each other, for iteration-based loops.
+
+    Attributes:
+        epoch: epoch of the next pass.
+        skip: number of batches that the next pass skips, because a resumed run has seen them.
+    """
+
+    def __init__(self, batches: Any, *, seed: int, endless: bool = False):
+        self.batches, self.seed, self.endless = batches, seed, endless
+        self.sampler = batches.sampler  # mmengine's hooks look for it
+        self.epoch = self.skip = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        rank, world = get_dist_info()
+        epoch, skip, self.skip = self.epoch, self.skip, 0
+        while True:
+            if hasattr(self.sampler, 'set_epoch'):
+                self.sampler.set_epoch(epoch)
+            number = -1
+            for number, batch in enumerate(self.batches):
+                if skip:
+                    skip -= 1
+                    continue
+                yield [Draw(index, (self.seed, epoch, number, place * world + rank))
+                       for place, index in enumerate(batch)]
+            if number < 0:
+                raise BadSample('the data set is smaller than one batch, and drop_last is on')
+            if not self.endless:
+                return
+            epoch += 1
+
+
+class GuardedDataset(Dataset):
+    """A data set that seeds each `Draw` and reports bad samples.
+
+    In training, a bad sample is replaced by another one; elsewhere it becomes None. All other
+    attributes are those of the data set itself.
+
+    Args:
+        dataset: any data set of the toolboxes.
+        report: file that gets a line of JSON for each bad sample, from all processes.
+        part: 'train', 'val' or 'test'.
+        strict: raise instead.
+
+    Raises:
+        BadSample: with ``strict``, or after `IN_A_ROW` bad samples.
+    """
+
+    OWN = ('dataset', 'report', 'part', 'strict', 'named')
+
+    def __init__(self, dataset: Dataset, *, report: str | os.PathLike, part: str,
+                 strict: bool = False):
+        self.dataset: Any = dataset
+        self.report, self.part, self.strict, self.named = Path(report), part, strict, 0
+
+    def __getattr__(self, name: str):
+        if name in GuardedDataset.OWN or name.startswith('__'):  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value) -> None:
+        object.__setattr__(self if name in GuardedDataset.OWN else self.dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int):
+        key = getattr(index, 'key', None)
+        if key is not None:
+            seed_from(key)
+        others, index = np.random.default_rng(key), int(index)
+        for _ in range(IN_A_ROW):
+            try:
+                return self.dataset[index]
+            except Exception as error:  # from a decoder, a transform or `CheckLoaded`
+                text = self._describe(index, error)
+            if self.strict:
+                raise BadSample(f'{text} (--strict-data)')
+            self._report(index, text)
+            if self.part != 'train':
+                return None
+            index = int(others.integers(len(self)))
+        raise BadSample(f'{IN_A_ROW} samples in a row cannot be used; the last one: {text}')
+
+    def _describe(self, index: int, error: Exception) -> str:
+        try:
+            name = str(self.dataset.get_data_info(index)['img_path'])
+        except Exception:
+            name = f'sample {index}'
+        return f'{name}: {first_line(error).replace(name, "").strip(" :")}'
+
+    def _report(self, index: int, text: str) -> None:
+        with self.report.open('a') as file:
+            file.write(json.dumps(dict(part=self.part, index=index, what=text)) + '\n')
+        if self.named < NAMED:
+            self.named += 1
+            print_log(f'left out: {text}', logger='current', level=logging.WARNING)
+
+
+class GuardedLoader(DataLoader):
+    """A DataLoader that drops empty batches, and whose workers end with the process."""
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        if self.num_workers:  # atexit calls the last registered function first
+            atexit.unregister(kill_workers)
+            atexit.register(kill_workers)
+        return (batch for batch in batches if batch is not None)
+
+
+def kill_workers() -> None:
+    """Kills leftover workers at exit.
+
+    multiprocessing would send them SIGTERM, which they ignore (`start_worker`), and wait forever.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+
+
+def start_worker(init: Callable | None, number: int) -> None:
+    """Starts a loader's worker, which leaves SIGINT and SIGTERM to the main process.
+
+    Launchers and shells signal all processes of a run. Without its workers, the main process could
+    not finish the iteration and write its checkpoint.
+    """
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    if init is not None:
+        init(number)
+
+
+def collate_rest(collate: Callable, samples: Sequence):
+    """Collates the samples that are not None; None if there are none."""
+    rest = [sample for sample in samples if sample is not None]
+    return collate(rest) if rest else None
+
+
+def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
+                   strict: bool = False, seed: int | None = None, endless: bool = False) \
+        -> DataLoader:
+    """A copy of a loader with a `GuardedDataset`; with a ``seed``, also with `SeededBatches`."""
+    settings = {name: getattr(loader, name) for name in (
+        'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
+        'persistent_workers')}
+    return GuardedLoader(
+        GuardedDataset(loader.dataset, report=report, part=part, strict=strict),
+        batch_sampler=loader.batch_sampler if seed is None else SeededBatches(
+            loader.batch_sampler, seed=seed, endless=endless),
+        collate_fn=partial(collate_rest, loader.collate_fn),
+        worker_init_fn=partial(start_worker, loader.worker_init_fn), **settings)

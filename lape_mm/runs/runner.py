@@ -1,0 +1,62 @@
+"""mmengine's Runner with checked loading, an exact total batch, and readable pictures."""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from mmengine.runner import Runner
+from mmengine.visualization import Visualizer
+
+from lape_mm.checkpoints.files import CheckpointError, named
+from lape_mm.wording import first_line
+
+from .drawing import enlarging
+
+
+class CheckedRunner(Runner):
+    """Runs a config of any toolbox; its methods say what differs from mmengine."""
+
+    def load_or_resume(self) -> None:
+        """Loads ``load_from``.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be used; the message names the file.
+        """
+        with named(self.cfg.load_from or 'load_from'):
+            try:
+                super().load_or_resume()
+            except CheckpointError:
+                raise
+            except Exception as error:  # mmengine looks entries up unchecked
+                raise CheckpointError('a run cannot start from it '
+                                      f'({type(error).__name__}: {first_line(error)})') from error
+        self.forget_best()
+
+    def forget_best(self) -> None:
+        """Keeps mmengine from deleting a best checkpoint that belongs to another folder."""
+        info, folder = self.message_hub.runtime_info, os.path.realpath(self.work_dir)
+        for key in [key for key in info if key.startswith('best_ckpt')]:
+            if os.path.dirname(os.path.realpath(str(info[key]))) != folder:
+                self.logger.warning(f'{key} of the resumed checkpoint, {info[key]!r:.200}, is not '
+                                    f'in {self.work_dir}: it is left alone')
+                info.pop(key)
+
+    def scale_lr(self, optim_wrapper, auto_scale_lr: Mapping | None = None) -> None:
+        """Scales the learning rate by the images that a step sees, accumulated batches included.
+
+        mmengine counts processes x batch size; a step also averages the gradients of
+        ``optim_wrapper.accumulative_counts`` batches.
+        """
+        steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
+        if auto_scale_lr and auto_scale_lr.get('enable') and steps > 1:
+            base = auto_scale_lr['base_batch_size'] / steps
+            auto_scale_lr = dict(auto_scale_lr, base_batch_size=base)
+            self.logger.info(f'Each optimizer step accumulates {steps} batches: the learning rate '
+                             f'is scaled for base_batch_size / {steps} = {base:g}')
+        super().scale_lr(optim_wrapper, auto_scale_lr)
+
+    def build_visualizer(self, visualizer: Visualizer | dict | None = None) -> Visualizer:
+        """Builds a visualizer that enlarges small images before it draws on them."""
+        if isinstance(visualizer, Mapping):
+            visualizer = {**visualizer, 'type': enlarging(visualizer.get('type', 'Visualizer'))}
+        return super().build_visualizer(visualizer)
