@@ -244,6 +244,7 @@ def train(study: str, args: argparse.Namespace) -> list[dict]:
              for cell in STUDIES[study].cells]
     cfgs = [load_config(f'configs/{STUDIES[study].config}.py', options=runs.options(study, *one),
                         joining=STUDIES[study].cells[one[0]].joining) for one in names]
+    fingerprints = [fingerprint(cfg) for cfg in cfgs]  # mmpretrain changes a config that it builds
     images = Images(cfgs[0], device)
     epochs, interval = cfgs[0].train_cfg.max_epochs, cfgs[0].train_cfg.val_interval
     buffers = {seed: (torch.zeros(images.batches, images.batch, *images.train.shape[1:],
@@ -255,11 +256,11 @@ def train(study: str, args: argparse.Namespace) -> list[dict]:
     records = [dict(config=f'configs/{STUDIES[study].config}.py', seed=seed,
                     overrides={'--joining': str(STUDIES[study].cells[cell].joining),
                                **runs.options(study, cell, seed)},
-                    fingerprint=fingerprint(cfg), commit=args.commit or commit(),
+                    fingerprint=made_of, commit=args.commit or commit(),
                     versions=versions(), machine=dict(machine(), processes=1),
                     data=STUDIES[study].data, loop='gpu_study.py', started=str(date.today()),
                     seconds=0., cpu_seconds=0., resumed=0, finished=False, metrics=[])
-               for cfg, (cell, seed) in zip(cfgs, names)]
+               for made_of, (cell, seed) in zip(fingerprints, names)]
     start, first, spent = time.monotonic(), 0, 0.
     if device == 'cuda':
         for run in made:

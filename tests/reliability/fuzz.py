@@ -22,7 +22,7 @@ from mutants import mutants, sound
 from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.loader import CONFIGS, load_from_file
 
-SECONDS = 20  # for one file
+SECONDS = 60  # for one file; one that hangs does so for good
 MEMORY = 768 * 2 ** 20  # bytes beyond what the process has before; no file is larger than 4 MiB
 GOOD = ('refused', 'read')
 BAD = ('executed', 'hung', 'killed', 'another error', 'more than a line', 'unnamed', 'no dict')

@@ -216,7 +216,7 @@ VALUES = [
     ('deit', 'model.head.loss.label_smooth_val=2', 'model.head.loss'),
     ('deit', 'model=None', "model: None 'type'"),
     ('deit', 'val_dataloader=None', 'val_dataloader: is missing'),
-    ('mask_rcnn', 'model.data_preprocessor.mean=[1,2]', 'data_preprocessor: mean=[1, 2] as many'),
+    ('mask_rcnn', 'model.data_preprocessor.mean=[1,2]', 'mean=[1, 2] equal length'),
     ('mask_rcnn', 'model.roi_head.bbox_head.in_channels=256', 'in_channels=256 gives 48'),
     ('segmenter', 'model.decode_head.in_channels=192', 'decode_head: in_channels=192 gives 96'),
     ('upernet', 'model.decode_head.in_channels=[96,96,96]', 'decode_head in_channels'),
