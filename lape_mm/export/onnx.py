@@ -15,6 +15,7 @@ from lape_mm.backbones import fold
 from lape_mm.requirements import require
 from lape_mm.wording import first_line
 
+from .detector import translations
 from .graph import Graph
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
@@ -80,14 +81,14 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
     Raises:
         ExportError: PyTorch's exporter cannot express the model.
     """
-    names = graph.output_names(graph(images))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             program = torch.onnx.export(
                 graph, (images,), dynamo=True, opset_version=opset, verbose=False,
                 dynamic_shapes=({0: torch.export.Dim('batch')},),
-                input_names=['image'], output_names=names)
+                input_names=['image'], output_names=graph.outputs,
+                custom_translation_table=translations())
         assert program is not None  # for mypy; dynamo returns a program
     except Exception as error:  # the exporter can raise anything
         cause = error.__cause__ or error
