@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -117,6 +118,14 @@ class Detector(nn.Module):
         boxes = torch.where(scores[..., None] > 0, take(boxes.flatten(1, 2), place), 0.)
         outputs = boxes, scores, torch.where(scores > 0, labels, -1)
         return (*outputs, self.masks(maps, boxes, scores, labels)) if self.with_mask else outputs
+
+    def reference(self, maps: Sequence[Tensor]) -> list:
+        """What mmdet's own heads detect: bboxes, scores, labels and masks of each image."""
+        given = [SimpleNamespace(metainfo=dict(
+            img_shape=self.img_size, ori_shape=self.img_size, scale_factor=(1., 1.)))
+            for _ in maps[0]]
+        return self.roi.predict(maps, self.rpn.predict(maps, given, rescale=False), given,
+                                rescale=False)
 
     def propose(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The RPN's proposals: rois (B * N, 5), and scores (B, N), 0 where there is none."""
