@@ -114,8 +114,9 @@ class Model:
     def segment(self, picture: Image.Image) -> Prediction:
         """Resizes as the config does, and averages the logits of overlapping windows."""
         full = picture.size[::-1]
-        scale = self.notes.get('scale')
-        size = full if not scale else fit(full, scale) if self.notes.get('keep_ratio') else scale
+        size = scale = self.notes.get('scale') or full
+        if self.notes.get('keep_ratio'):  # scale is the shorter and the longer side
+            size = fit(full, scale[::1 if full[0] <= full[1] else -1])
         pixels = self.resize(picture, size)
         logits: Any = 0.
         count = np.zeros(size, np.float32)

@@ -15,8 +15,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('out', metavar='OUT.onnx', help='file to write')
-    arguments.add_size(parser, "of the file's input (default: that of the config's test pipeline)",
-                       required=False)
+    arguments.add_size(parser, "of the file's input (default: that of the config's test pipeline)")
     parser.add_argument('--images', metavar='FOLDER',
                         help='images for the comparison and for the calibration of --int8 static '
                         '(default: those that the config tests on)')

@@ -34,7 +34,7 @@ class Graph(nn.Module):
         self.model: Any = model
         self.img_size = tuple(img_size)
         self.task = task_of(model)
-        self.detector = Detector(model, img_size) if self.task == 'detector' else None
+        self.detector: Any = Detector(model, img_size) if self.task == 'detector' else None
         mean, std, swaps = normalisation(model.data_preprocessor)
         self.swaps_channels = swaps != turned
         self.register_buffer('mean', mean)

@@ -180,18 +180,16 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
             same = (gap < SCORE_TOLERANCE) & (theirs.labels[:, None] == labels) & (
                 (box_iou(theirs.bboxes, boxes) > OVERLAP)
                 | (torch.cdist(theirs.bboxes, boxes, p=float('inf')) < .01))  # no area
-            # where the lowest score is cut off, either side may have another last detection
+            # at the cut the last detection may be another one
             cut = SCORE_TOLERANCE + max(cfg.score_thr, *(
                 found.min().item() for found in (theirs.scores, scores)
                 if len(found) == cfg.max_per_img), 0.)
             total += len(theirs.scores)
             lost += int((~same.any(1) & (theirs.scores > cut)).sum()
                         + (~same.any(0) & (scores > cut)).sum())
-            rows = same.any(1)
-            pairs = torch.where(same, gap, 1.).argmin(1)[rows] if rows.any() else []
-            if len(pairs):
-                worst = max(worst, gap[rows, pairs].max().item())
-            if masks and len(pairs):
+            worst = max([worst, *gap[same].tolist()])
+            rows, pairs = same.nonzero(as_tuple=True)
+            if masks and len(rows):
                 mine = torch.from_numpy(paste(masks[0][pairs].numpy(), boxes[pairs].numpy(), size,
                                               cfg.mask_thr_binary))
                 differ += int((mine ^ theirs.masks[rows]).sum())

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -34,7 +34,8 @@ def export(args: Namespace) -> None:
 
     Args:
         args: config, checkpoint, out, img_size (None, side, or height and width), images (None
-            or a folder), opset, int8 (None or one of `INT8`), joining, cfg_options, trust_checkpoint.
+            or a folder), opset, int8 (None, 'dynamic', 'static'), joining, cfg_options,
+            trust_checkpoint.
 
     Raises:
         RunError: something is missing, or the file's outputs differ from PyTorch's.
@@ -75,10 +76,10 @@ def export(args: Namespace) -> None:
                 notes=dict(notes, config=Path(args.config).name, joining=joining))
     except ExportError as error:
         raise RunError(str(error)) from error
+    scale = 'in a score' if hasattr(model, 'roi_head') else "of the output's scale"
     print(f'{args.out}: opset {args.opset}, images of {height} x {width} pixels in batches of any '
           f'size, {os.path.getsize(args.out) / 1e6:.1f} MB; onnxruntime and PyTorch differ by '
-          f'{difference:.1e} of the {"scores" if hasattr(model, "roi_head") else "output"}\'s scale '
-          f'on batches of {" and ".join(map(str, BATCHES))}'
+          f'{difference:.1e} {scale} on batches of {" and ".join(map(str, BATCHES))}'
           + (f', before {args.int8} INT8 quantisation' if args.int8 else ''))
 
 
@@ -92,43 +93,32 @@ def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
         and ``stride``; of detectors ``mask_threshold``.
     """
     steps, bgr = test_steps(cfg)
-    resize = next((step for step in steps if 'Resize' in str(step['type'])), {})
+    resize, crop = (next((step for step in steps if word in str(step['type'])), {})
+                    for word in ('Resize', 'CenterCrop'))
+    keep = bool(resize.get('keep_ratio') or resize.get('edge'))
+    scale = pair(resize.get('scale'))  # mmcv's is (w, h), or with keep_ratio in either order
+    if scale:
+        scale = (min(scale), max(scale)) if keep else scale[::-1]
     backend = 'pillow ' if resize.get('backend') == 'pillow' else ''
-    # mmcv's scale is (w, h); with keep_ratio the longer of the two is that of the longer side
-    scale = resize.get('scale')
-    longest, shortest = (scale, scale) if isinstance(scale, int) else \
-        sorted(scale, reverse=True) if scale else (None, None)
-    notes = dict(channels='BGR' if bgr else 'RGB',
-                 keep_ratio=bool(resize.get('keep_ratio') or resize.get('edge')),
+    notes = dict(channels='BGR' if bgr else 'RGB', keep_ratio=keep,
                  interpolation=backend + resize.get('interpolation', 'bilinear'))
-    own = scale[::-1] if scale and not isinstance(scale, int) else scale and (scale, scale)
+    model, test_cfg = cfg.model, cfg.model.get('test_cfg') or {}
     if cfg.default_scope == 'mmpretrain':
-        crop = next((step['crop_size'] for step in steps if 'CenterCrop' in str(step['type'])),
-                    None)
-        if not crop and not own:
-            return pair(cfg.model.backbone.get('img_size')), notes
-        size = pair(crop) or own
-        return size, dict(notes, crop_pct=min(size) / shortest if shortest else 1.)
+        size = pair(crop.get('crop_size')) or scale or pair(model.backbone.get('img_size'))
+        return size, dict(notes, crop_pct=min(size) / min(scale) if size and scale else 1.)
     if cfg.default_scope == 'mmdet':
-        rcnn = cfg.model.get('test_cfg', {}).get('rcnn') or {}
-        notes['mask_threshold'] = rcnn.get('mask_thr_binary', .5)
-        if not own:
-            return None, notes
-        divisor = cfg.model.data_preprocessor.get('pad_size_divisor', 1)
-        own = (shortest, longest) if notes['keep_ratio'] else own
-        return tuple(-(-side // divisor) * divisor for side in own), notes
-    test_cfg = cfg.model.get('test_cfg') or {}
-    if notes['keep_ratio']:
-        own = (shortest, longest)
+        divisor = model.data_preprocessor.get('pad_size_divisor', 1)
+        return pair([-(-side // divisor) * divisor for side in scale or ()]), dict(
+            notes, mask_threshold=test_cfg.get('rcnn', {}).get('mask_thr_binary', .5))
     if test_cfg.get('mode') == 'slide':
-        return pair(test_cfg.crop_size), dict(notes, scale=own, stride=test_cfg.stride)
-    size = pair(cfg.model.data_preprocessor.get('size')) if notes['keep_ratio'] or not own else own
-    return size, dict(notes, scale=own)
+        return pair(test_cfg['crop_size']), dict(notes, scale=scale, stride=test_cfg['stride'])
+    return (None if keep else scale) or pair(model.data_preprocessor.get('size')), dict(
+        notes, scale=scale)
 
 
-def pair(size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """A side, or height and width, as height and width."""
-    return (size, size) if isinstance(size, int) else tuple(size) if size else None
+def pair(size: Any) -> tuple[int, int] | None:
+    """A side, or a pair of sides, as a pair; None for nothing."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1]) if size else None
 
 
 def test_images(cfg: Config, size: tuple[int, int], most: int) -> list[Tensor]:
