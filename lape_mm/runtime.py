@@ -222,7 +222,7 @@ def paste(masks: NDArray, boxes: NDArray, size: Sequence[int], threshold: float 
 
     Args:
         masks: (N, h, w), the probability in each cell of a box.
-        boxes: (N, 4), x1, y1, x2, y2 in pixels.
+        boxes: (N, 4), x1 < x2, y1 < y2 in pixels.
         size: (H, W) of the image.
         threshold: least probability inside.
 

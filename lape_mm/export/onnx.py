@@ -188,7 +188,8 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
             lost += int((~same.any(1) & (theirs.scores > cut)).sum()
                         + (~same.any(0) & (scores > cut)).sum())
             worst = max([worst, *gap[same].tolist()])
-            rows, pairs = same.nonzero(as_tuple=True)
+            # mmdet pastes the mask of an empty box over whole rows
+            rows, pairs = (same & (boxes[:, 2:] > boxes[:, :2]).all(1)).nonzero(as_tuple=True)
             if masks and len(rows):
                 mine = torch.from_numpy(paste(masks[0][pairs].numpy(), boxes[pairs].numpy(), size,
                                               cfg.mask_thr_binary))
