@@ -66,8 +66,10 @@ def average_precision(model: Model, root: Path) -> dict:
                     bbox=[*map(float, (*box[:2], *(box[2:] - box[:2])))]))
                 if mask is not None:
                     rows[-1]['segmentation'] = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+        if not rows:
+            return dict(bbox_AP=0., images=len(coco.imgs))
         made = {}
-        for kind in ('bbox', 'segm') if rows and 'segmentation' in rows[0] else ('bbox',):
+        for kind in ('bbox', 'segm') if 'segmentation' in rows[0] else ('bbox',):
             # pycocotools takes areas from the box where there is one
             given = [{key: value for key, value in row.items() if kind == 'bbox' or key != 'bbox'}
                      for row in rows]

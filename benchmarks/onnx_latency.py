@@ -12,6 +12,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import measure
@@ -58,7 +59,7 @@ def build(name: str, threads: int) -> tuple[dict[str, Callable], dict[str, int]]
     options.intra_op_num_threads = threads
     pixels = images[0].flip(0).permute(1, 2, 0).numpy().astype(np.uint8)
     works: dict[str, Callable] = {
-        row: lambda run=Model(file, options): run(pixels) for row, file in files.items()}
+        row: partial(Model(file, options), pixels) for row, file in files.items()}
     image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)[::-1]))
 
     @torch.no_grad()

@@ -81,7 +81,8 @@ def test_pictures(tmp_path):
     assert (runner(grey).label_map == 0).all()
     path.write_text('text')
     for wrong, said in [(path, 'turned.png: cannot be read as an image'),
-                        (picture / 255, r'\(32, 48, 3\) of float64'), (picture[..., 0], 'expected')]:
+                        (picture / 255, r'\(32, 48, 3\) of float64'),
+                        (picture[..., 0], 'expected an RGB array')]:
         with pytest.raises(ValueError, match=said):
             runner(wrong)
     with pytest.raises(ValueError, match='expected a file that tools/export_onnx.py'):
