@@ -28,13 +28,14 @@ class Layout:
 
     mark: str
     rules: tuple[tuple[str, str], ...] = ()
-    constants: str = r'(.*\.)?(relative_position_index|attn_mask)'
+    constants: str = (r'(.*\.)?(relative_position_index|attn_mask)'
+                      r'|rope_embed\.periods|(.*\.)?rope\.freqs_(cos|sin)')
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their state dict under our names, without constants."""
+        """Their state dict under our names, without constants; q, k and v as one ``qkv``."""
         state = {key: value for key, value in state.items()
                  if not re.fullmatch(self.constants, key)}
-        return translate(state, [(theirs, ours) for ours, theirs in self.rules])
+        return fuse(translate(state, [(theirs, ours) for ours, theirs in self.rules]))
 
     def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state dict under their names."""
@@ -72,8 +73,56 @@ LAYOUTS = {
     'swin': Layout('absolute_pos_embed', (('pos_embed', 'absolute_pos_embed'),)),
     'own T2T': Layout('patch_embed.project.weight'),
     'own compact': Layout('patch_embed.conv_layers.0.0.weight'),
-    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; and our others
-    'deit': Layout('patch_embed.proj.weight'),
+    # Hugging Face: ViT, DeiT, MAE, DINOv2
+    'hf ViT': Layout('embeddings.patch_embeddings.projection.weight', (
+        ('patch_embed.proj.', 'embeddings.patch_embeddings.projection.'),
+        ('pos_embed', 'embeddings.position_embeddings'),
+        ('dist_token', 'embeddings.distillation_token'),
+        ('reg_token', 'embeddings.register_tokens'),
+        ('', 'embeddings.'),
+        ('blocks.{}.attn.q.', 'encoder.layer.{}.attention.attention.query.'),
+        ('blocks.{}.attn.k.', 'encoder.layer.{}.attention.attention.key.'),
+        ('blocks.{}.attn.v.', 'encoder.layer.{}.attention.attention.value.'),
+        ('blocks.{}.attn.proj.', 'encoder.layer.{}.attention.output.dense.'),
+        ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.intermediate.dense.'),
+        ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.output.dense.'),
+        ('blocks.{}.norm1.', 'encoder.layer.{}.layernorm_before.'),
+        ('blocks.{}.norm2.', 'encoder.layer.{}.layernorm_after.'),
+        ('blocks.{}.ls1.gamma', 'encoder.layer.{}.layer_scale1.lambda1'),
+        ('blocks.{}.ls2.gamma', 'encoder.layer.{}.layer_scale2.lambda1'),
+        ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.mlp.weights_in.'),
+        ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.mlp.weights_out.'),
+        ('blocks.', 'encoder.layer.'),
+        ('norm.', 'layernorm.'))),
+    'hf DINOv3': Layout('embeddings.patch_embeddings.weight', (
+        ('patch_embed.proj.', 'embeddings.patch_embeddings.'),
+        ('reg_token', 'embeddings.register_tokens'),
+        ('', 'embeddings.'),
+        ('blocks.{}.attn.q.', 'layer.{}.attention.q_proj.'),
+        ('blocks.{}.attn.k.', 'layer.{}.attention.k_proj.'),
+        ('blocks.{}.attn.v.', 'layer.{}.attention.v_proj.'),
+        ('blocks.{}.attn.proj.', 'layer.{}.attention.o_proj.'),
+        ('blocks.{}.ls1.gamma', 'layer.{}.layer_scale1.lambda1'),
+        ('blocks.{}.ls2.gamma', 'layer.{}.layer_scale2.lambda1'),
+        ('blocks.{}.mlp.fc1_g.', 'layer.{}.mlp.gate_proj.'),
+        ('blocks.{}.mlp.fc1.', 'layer.{}.mlp.up_proj.'),
+        ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'),
+        ('blocks.', 'layer.'))),
+    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; MAE, DINOv2, DINOv3, BEiT,
+    # EVA-02; and our others. What is read only comes last
+    'deit': Layout('patch_embed.proj.weight', (
+        ('reg_token', 'register_tokens'), ('reg_token', 'storage_tokens'),
+        ('blocks.{}.attn.q.', 'blocks.{}.attn.q_proj.'),
+        ('blocks.{}.attn.k.', 'blocks.{}.attn.k_proj.'),
+        ('blocks.{}.attn.v.', 'blocks.{}.attn.v_proj.'),
+        ('blocks.{}.attn.q.bias', 'blocks.{}.attn.q_bias'),
+        ('blocks.{}.attn.v.bias', 'blocks.{}.attn.v_bias'),
+        ('blocks.{}.attn.norm.', 'blocks.{}.attn.inner_attn_ln.'),
+        ('blocks.{}.mlp.norm.', 'blocks.{}.mlp.ffn_ln.'),
+        ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w12.'),
+        ('blocks.{}.mlp.fc1_g.', 'blocks.{}.mlp.w1.'),
+        ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w2.'),
+        ('blocks.{}.mlp.fc2.', 'blocks.{}.mlp.w3.'))),
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
 MASK_DECODER = (
@@ -96,6 +145,54 @@ def layer_scale(key: str) -> str | None:
     """Our name of another project's layer scale; None for any other key."""
     found = LAYER_SCALE.fullmatch(key)
     return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
+
+
+def fuse(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with q, k and v of each attention as one ``qkv``.
+
+    Biases that a file lacks beside others are zero, as those of k in BEiT and EVA-02; DINOv3's mask
+    of the bias is applied. The gate and value of a SwiGLU are ``fc1_g`` and ``fc1_x``.
+    """
+    state = dict(state)
+    for layer in sorted({key.rpartition('.attn.')[0] for key in state if '.attn.' in key}):
+        qkv = f'{layer}.attn.qkv'
+        parts = [f'{layer}.attn.{part}' for part in 'qkv']
+        if all(f'{part}.weight' in state for part in parts):
+            state[f'{qkv}.weight'] = torch.cat([state.pop(f'{part}.weight') for part in parts])
+        if f'{qkv}.weight' not in state:
+            continue
+        biases = [state.pop(f'{part}.bias', None) for part in parts]
+        if given := [bias for bias in biases if bias is not None]:
+            state[f'{qkv}.bias'] = torch.cat([
+                torch.zeros_like(given[0]) if bias is None else bias for bias in biases])
+        if (mask := state.pop(f'{qkv}.bias_mask', None)) is not None:
+            state[f'{qkv}.bias'] = state[f'{qkv}.bias'] * mask
+    for gate in [key for key in state if '.mlp.fc1_g.' in key]:
+        if (value := gate.replace('fc1_g', 'fc1')) in state:
+            state[gate.replace('fc1_g', 'fc1_x')] = state.pop(value)
+    return state
+
+
+def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict in the form that a model has, where another one means the same.
+
+    Layer scales under our name, a SwiGLU's gate and value apart or together, and a bias of zero
+    for q, k and v if no layer of the file has one.
+    """
+    state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
+             for key, value in state.items()}
+    for name in [name for name in own if name not in state]:
+        gate, value = (name.replace('.fc1.', f'.fc1_{part}.') for part in 'gx')
+        whole = name.replace('.fc1_g.', '.fc1.')
+        if name != gate and gate in state and value in state:
+            state[name] = torch.cat([state.pop(gate), state.pop(value)])
+        elif name != whole and whole in state:
+            state[name], state[name.replace('fc1_g', 'fc1_x')] = state.pop(whole).chunk(2)
+    biases = [name for name in own if name.endswith('.attn.qkv.bias')]
+    if not any(key.endswith('.attn.qkv.bias') for key in state):
+        state.update((name, torch.zeros_like(own[name])) for name in biases
+                     if name.replace('bias', 'weight') in state)
+    return state
 
 
 def wrapper(content: Mapping) -> str | None:
@@ -153,7 +250,8 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
     """Finds the transformer in a checkpoint and gives it this package's names.
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
-    Compact-Transformers, mmpretrain's and mmseg's ViTs, and this package's own models.
+    Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, Hugging Face's, mmpretrain's and mmseg's
+    ViTs, and this package's own models.
 
     Args:
         checkpoint: see `read_checkpoint`.
