@@ -61,5 +61,5 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
         return {name: own[name] if TABLE.fullmatch(name) and not any(adds)
                 else torch.zeros_like(own[name]) for name in lost}
     raise CheckpointError(f'graft=True: {model.joining} cannot begin as what was pre-trained: '
-                          f"{reason}. Expected joining='pvg', 'mpvg', or a dict that keeps it there, "
-                          'such as dict(first_layer=0)')
+                          f"{reason}. Expected joining='pvg', 'mpvg', or a dict that keeps it "
+                          'there, such as dict(first_layer=0)')

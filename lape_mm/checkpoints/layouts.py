@@ -29,13 +29,13 @@ class Layout:
     mark: str
     rules: tuple[tuple[str, str], ...] = ()
     constants: str = (r'(.*\.)?(relative_position_index|attn_mask)'
-                      r'|rope_embed\.periods|(.*\.)?rope\.freqs_(cos|sin)')
+                      r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their state dict under our names, without constants; q, k and v as one ``qkv``."""
+        """Their state dict under our names, without constants, see `join`."""
         state = {key: value for key, value in state.items()
                  if not re.fullmatch(self.constants, key)}
-        return fuse(translate(state, [(theirs, ours) for ours, theirs in self.rules]))
+        return join(translate(state, [(theirs, ours) for ours, theirs in self.rules]))
 
     def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state dict under their names."""
@@ -115,8 +115,6 @@ LAYOUTS = {
         ('blocks.{}.attn.q.', 'blocks.{}.attn.q_proj.'),
         ('blocks.{}.attn.k.', 'blocks.{}.attn.k_proj.'),
         ('blocks.{}.attn.v.', 'blocks.{}.attn.v_proj.'),
-        ('blocks.{}.attn.q.bias', 'blocks.{}.attn.q_bias'),
-        ('blocks.{}.attn.v.bias', 'blocks.{}.attn.v_bias'),
         ('blocks.{}.attn.norm.', 'blocks.{}.attn.inner_attn_ln.'),
         ('blocks.{}.mlp.norm.', 'blocks.{}.mlp.ffn_ln.'),
         ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w12.'),
@@ -147,51 +145,70 @@ def layer_scale(key: str) -> str | None:
     return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
 
 
-def fuse(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict with q, k and v of each attention as one ``qkv``.
 
-    Biases that a file lacks beside others are zero, as those of k in BEiT and EVA-02; DINOv3's mask
-    of the bias is applied. The gate and value of a SwiGLU are ``fc1_g`` and ``fc1_x``.
+    Where k has no bias (BEiT, EVA-02), or a masked one (DINOv3), those of q and v are ``q_bias``
+    and ``v_bias``. The gate and value of a SwiGLU are ``fc1_g`` and ``fc1_x``.
     """
     state = dict(state)
-    for layer in sorted({key.rpartition('.attn.')[0] for key in state if '.attn.' in key}):
-        qkv = f'{layer}.attn.qkv'
-        parts = [f'{layer}.attn.{part}' for part in 'qkv']
-        if all(f'{part}.weight' in state for part in parts):
-            state[f'{qkv}.weight'] = torch.cat([state.pop(f'{part}.weight') for part in parts])
-        if f'{qkv}.weight' not in state:
-            continue
-        biases = [state.pop(f'{part}.bias', None) for part in parts]
-        if given := [bias for bias in biases if bias is not None]:
-            state[f'{qkv}.bias'] = torch.cat([
-                torch.zeros_like(given[0]) if bias is None else bias for bias in biases])
-        if (mask := state.pop(f'{qkv}.bias_mask', None)) is not None:
-            state[f'{qkv}.bias'] = state[f'{qkv}.bias'] * mask
+    for layer in [key.removesuffix('q.weight') for key in state if key.endswith('.attn.q.weight')]:
+        weights, biases = ([state.pop(f'{layer}{part}.{kind}', None) for part in 'qkv']
+                           for kind in ('weight', 'bias'))
+        state[f'{layer}qkv.weight'] = torch.cat(weights)
+        if all(bias is not None for bias in biases):
+            state[f'{layer}qkv.bias'] = torch.cat(biases)
+        else:
+            state.update((f'{layer}{part}_bias', bias) for part, bias in zip('qkv', biases)
+                         if bias is not None)
+    for name in [key for key in state if key.endswith('.attn.qkv.bias_mask')]:
+        whole = name.removesuffix('_mask')
+        _split_bias(state, whole, state[whole] * state.pop(name))
     for gate in [key for key in state if '.mlp.fc1_g.' in key]:
         if (value := gate.replace('fc1_g', 'fc1')) in state:
             state[gate.replace('fc1_g', 'fc1_x')] = state.pop(value)
     return state
 
 
-def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict in the form that a model has, where another one means the same.
+def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
+    """Replaces a bias of q, k and v, (3 C,), by those of q and v if that of k is zero."""
+    q, k, v = value.chunk(3)
+    if not k.any():
+        del state[whole]
+        state.update({whole.replace('qkv.bias', 'q_bias'): q, whole.replace('qkv.bias', 'v_bias'): v})
 
-    Layer scales under our name, a SwiGLU's gate and value apart or together, and a bias of zero
-    for q, k and v if no layer of the file has one.
+
+def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict in a model's own form, where another one means the same.
+
+    Layer scales under our name; biases of q, k and v together or apart, and zero if no layer of the
+    file has any; a SwiGLU's gate and value together or apart; a last norm under the model's name.
     """
     state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
              for key, value in state.items()}
-    for name in [name for name in own if name not in state]:
-        gate, value = (name.replace('.fc1.', f'.fc1_{part}.') for part in 'gx')
-        whole = name.replace('.fc1_g.', '.fc1.')
-        if name != gate and gate in state and value in state:
+    biased = any(re.search(r'\.attn\.(qkv\.|[qkv]_)bias$', key) for key in state)
+    for name in own:
+        if name in state:
+            continue
+        layer, joint, part = name.partition('.attn.')
+        gate, value = (name.replace('.fc1.', f'.fc1_{half}.') for half in 'gx')
+        packed = name.replace('.fc1_g.', '.fc1.')
+        weight = state.get(f'{layer}.attn.qkv.weight')
+        if joint and part in ('qkv.bias', 'q_bias', 'v_bias') and weight is not None:
+            q, v, whole = (f'{layer}.attn.{kind}' for kind in ('q_bias', 'v_bias', 'qkv.bias'))
+            if not biased:
+                state[name] = weight.new_zeros(own[name].shape)
+            elif part == 'qkv.bias' and q in state and v in state:
+                state[name] = torch.cat([state.pop(q), torch.zeros_like(state[v]), state.pop(v)])
+            elif part == 'q_bias' and whole in state:
+                _split_bias(state, whole, state[whole])
+        elif name != gate and gate in state and value in state:
             state[name] = torch.cat([state.pop(gate), state.pop(value)])
-        elif name != whole and whole in state:
-            state[name], state[name.replace('fc1_g', 'fc1_x')] = state.pop(whole).chunk(2)
-    biases = [name for name in own if name.endswith('.attn.qkv.bias')]
-    if not any(key.endswith('.attn.qkv.bias') for key in state):
-        state.update((name, torch.zeros_like(own[name])) for name in biases
-                     if name.replace('bias', 'weight') in state)
+        elif name != packed and packed in state:
+            state[name], state[name.replace('fc1_g', 'fc1_x')] = state.pop(packed).chunk(2)
+        elif (other := {'norm': 'fc_norm', 'fc_norm': 'norm'}.get(name.split('.')[0])) and (
+                theirs := f'{other}.{name.split(".")[-1]}') in state and theirs not in own:
+            state[name] = state.pop(theirs)
     return state
 
 
@@ -250,8 +267,8 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
     """Finds the transformer in a checkpoint and gives it this package's names.
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
-    Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, Hugging Face's, mmpretrain's and mmseg's
-    ViTs, and this package's own models.
+    Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, mmpretrain's, mmseg's and Hugging
+    Face's ViTs, and this package's own models.
 
     Args:
         checkpoint: see `read_checkpoint`.

@@ -22,6 +22,7 @@ from .graft import PE_NORM, TABLE, grafted
 from .layouts import backbone_state, settle
 
 PATCHES = 'patch_embed.proj.weight'
+TOKENS = ('cls_token', 'dist_token')
 # every token passes them: no share of the rest makes up for one that is missing
 EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
 # modules before the layers that change every token: a first norm, and register tokens, as named by
@@ -214,7 +215,7 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     table = table.to(own.dtype)
     patches = resize_table(table[:, slots:], old=grid, new=model.grid, num_prefix_tokens=0,
                            mode=model.interpolation)
-    least = sum(_prefix(state))
+    least = sum(token in state for token in TOKENS)
     empty = table.new_zeros(1, max(0, least - slots), table.shape[2])
     slots = max(slots, least)
     prefix = torch.cat([table[:, :slots - empty.shape[1]], empty], dim=1)
@@ -223,18 +224,11 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     return torch.cat([prefix, patches], dim=1), slots, grid
 
 
-def _prefix(state: dict[str, Tensor]) -> tuple[int, int]:
-    """The numbers of a file's class and distillation tokens, and of its registers."""
-    registers = state.get('reg_token')
-    return (sum(token in state for token in ('cls_token', 'dist_token')),
-            0 if registers is None else registers.shape[1])
-
-
 def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
     """The number of a table's prefix slots, and the grid of the rest.
 
-    The file's prefix tokens give the slots: those of classes, all, or none (DeiT III). The grid is
+    The file's prefix tokens give the slots: one each, or none (DeiT III). The grid is
     square, or the model's own if only that fits.
     """
     count = table.shape[1]
@@ -245,8 +239,7 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                                   f'({count})')
         height, width = source_grid
         return rest, (height, width)
-    tokens, registers = _prefix(state)
-    choices = [[tokens], [tokens + registers], [0]]
+    choices = [[sum(token in state for token in TOKENS)], [0]]
     if 'level_embed' in state:
         if count == getattr(model, name).shape[1]:
             return model.num_prefix_tokens, model.grid
