@@ -23,11 +23,13 @@ class Layout:
         mark: a key that identifies the layout, without prefix.
         rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number. The first match
             renames a key, in either direction.
+        read: further rules for reading alone.
         constants: pattern of buffers that follow from the sizes.
     """
 
     mark: str
     rules: tuple[tuple[str, str], ...] = ()
+    read: tuple[tuple[str, str], ...] = ()
     constants: str = (r'(.*\.)?(relative_position_index|attn_mask)'
                       r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
 
@@ -35,7 +37,8 @@ class Layout:
         """Their state dict under our names, without constants, see `join`."""
         state = {key: value for key, value in state.items()
                  if not re.fullmatch(self.constants, key)}
-        return join(translate(state, [(theirs, ours) for ours, theirs in self.rules]))
+        return join(translate(state, [
+            (theirs, ours) for ours, theirs in (*self.rules, *self.read)]))
 
     def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state dict under their names."""
@@ -52,8 +55,8 @@ LAYOUTS = {
         ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'),
         ('blocks.{}.norm1.', 'layers.{}.ln1.'),
         ('blocks.{}.norm2.', 'layers.{}.ln2.'),
-        ('norm.', 'ln1.'),
-        # read only: mmseg's ViT wraps torch's attention
+        ('norm.', 'ln1.')), (
+        # mmseg's ViT wraps torch's attention
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
         ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
     'compact': Layout('tokenizer.conv_layers.0.0.weight', (
@@ -73,54 +76,48 @@ LAYOUTS = {
     'swin': Layout('absolute_pos_embed', (('pos_embed', 'absolute_pos_embed'),)),
     'own T2T': Layout('patch_embed.project.weight'),
     'own compact': Layout('patch_embed.conv_layers.0.0.weight'),
-    # Hugging Face: ViT, DeiT, MAE, DINOv2
-    'hf ViT': Layout('embeddings.patch_embeddings.projection.weight', (
+    # ViT, DeiT, MAE, BEiT and DINOv2 of Hugging Face
+    'hf ViT': Layout('embeddings.patch_embeddings.projection.weight', read=(
         ('patch_embed.proj.', 'embeddings.patch_embeddings.projection.'),
         ('pos_embed', 'embeddings.position_embeddings'),
         ('dist_token', 'embeddings.distillation_token'),
-        ('reg_token', 'embeddings.register_tokens'),
-        ('', 'embeddings.'),
+        ('reg_token', 'embeddings.register_tokens'), ('', 'embeddings.'),
         ('blocks.{}.attn.q.', 'encoder.layer.{}.attention.attention.query.'),
         ('blocks.{}.attn.k.', 'encoder.layer.{}.attention.attention.key.'),
         ('blocks.{}.attn.v.', 'encoder.layer.{}.attention.attention.value.'),
         ('blocks.{}.attn.proj.', 'encoder.layer.{}.attention.output.dense.'),
         ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.intermediate.dense.'),
+        ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.mlp.weights_in.'),
         ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.output.dense.'),
+        ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.mlp.weights_out.'),
         ('blocks.{}.norm1.', 'encoder.layer.{}.layernorm_before.'),
         ('blocks.{}.norm2.', 'encoder.layer.{}.layernorm_after.'),
-        ('blocks.{}.ls1.gamma', 'encoder.layer.{}.layer_scale1.lambda1'),
-        ('blocks.{}.ls2.gamma', 'encoder.layer.{}.layer_scale2.lambda1'),
-        ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.mlp.weights_in.'),
-        ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.mlp.weights_out.'),
-        ('blocks.', 'encoder.layer.'),
-        ('norm.', 'layernorm.'))),
-    'hf DINOv3': Layout('embeddings.patch_embeddings.weight', (
+        ('blocks.{}.gamma_{}', 'encoder.layer.{}.layer_scale{}.lambda1'),
+        ('blocks.{}.gamma_{}', 'encoder.layer.{}.lambda_{}'),
+        ('blocks.', 'encoder.layer.'), ('norm.', 'layernorm.'))),
+    'hf DINOv3': Layout('embeddings.patch_embeddings.weight', read=(
         ('patch_embed.proj.', 'embeddings.patch_embeddings.'),
-        ('reg_token', 'embeddings.register_tokens'),
-        ('', 'embeddings.'),
+        ('reg_token', 'embeddings.register_tokens'), ('', 'embeddings.'),
         ('blocks.{}.attn.q.', 'layer.{}.attention.q_proj.'),
         ('blocks.{}.attn.k.', 'layer.{}.attention.k_proj.'),
         ('blocks.{}.attn.v.', 'layer.{}.attention.v_proj.'),
         ('blocks.{}.attn.proj.', 'layer.{}.attention.o_proj.'),
-        ('blocks.{}.ls1.gamma', 'layer.{}.layer_scale1.lambda1'),
-        ('blocks.{}.ls2.gamma', 'layer.{}.layer_scale2.lambda1'),
+        ('blocks.{}.gamma_{}', 'layer.{}.layer_scale{}.lambda1'),
         ('blocks.{}.mlp.fc1_g.', 'layer.{}.mlp.gate_proj.'),
-        ('blocks.{}.mlp.fc1.', 'layer.{}.mlp.up_proj.'),
-        ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'),
-        ('blocks.', 'layer.'))),
+        ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # fc1 where there is no gate
+        ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'), ('blocks.', 'layer.'))),
     # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; MAE, DINOv2, DINOv3, BEiT,
-    # EVA-02; and our others. What is read only comes last
-    'deit': Layout('patch_embed.proj.weight', (
-        ('reg_token', 'register_tokens'), ('reg_token', 'storage_tokens'),
+    # EVA-02; and our others
+    'deit': Layout('patch_embed.proj.weight', read=(
+        ('reg_token', 'register_tokens'), ('reg_token', 'storage_tokens'),  # DINOv2, DINOv3
         ('blocks.{}.attn.q.', 'blocks.{}.attn.q_proj.'),
         ('blocks.{}.attn.k.', 'blocks.{}.attn.k_proj.'),
         ('blocks.{}.attn.v.', 'blocks.{}.attn.v_proj.'),
         ('blocks.{}.attn.norm.', 'blocks.{}.attn.inner_attn_ln.'),
         ('blocks.{}.mlp.norm.', 'blocks.{}.mlp.ffn_ln.'),
-        ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w12.'),
+        ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w12.'), ('blocks.{}.mlp.fc2.', 'blocks.{}.mlp.w3.'),
         ('blocks.{}.mlp.fc1_g.', 'blocks.{}.mlp.w1.'),
-        ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w2.'),
-        ('blocks.{}.mlp.fc2.', 'blocks.{}.mlp.w3.'))),
+        ('blocks.{}.mlp.fc1_x.', 'blocks.{}.mlp.w2.'))),
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
 MASK_DECODER = (
@@ -164,9 +161,9 @@ def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name in [key for key in state if key.endswith('.attn.qkv.bias_mask')]:
         whole = name.removesuffix('_mask')
         _split_bias(state, whole, state[whole] * state.pop(name))
-    for gate in [key for key in state if '.mlp.fc1_g.' in key]:
-        if (value := gate.replace('fc1_g', 'fc1')) in state:
-            state[gate.replace('fc1_g', 'fc1_x')] = state.pop(value)
+    for value in [key for key in state if '.mlp.fc1_x.' in key]:
+        if value.replace('fc1_x', 'fc1_g') not in state:
+            state[value.replace('fc1_x', 'fc1')] = state.pop(value)
     return state
 
 
@@ -174,8 +171,9 @@ def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
     """Replaces a bias of q, k and v, (3 C,), by those of q and v if that of k is zero."""
     q, k, v = value.chunk(3)
     if not k.any():
+        start = whole.removesuffix('qkv.bias')
         del state[whole]
-        state.update({whole.replace('qkv.bias', 'q_bias'): q, whole.replace('qkv.bias', 'v_bias'): v})
+        state[f'{start}q_bias'], state[f'{start}v_bias'] = q, v
 
 
 def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -251,7 +249,8 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
 def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
     """Renames each key by the first matching rule (start, replacement); see `Layout`."""
     patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+)')),
-                 replacement.replace('{}', r'\1')) for start, replacement in rules]
+                 replacement.replace('{}', r'\1', 1).replace('{}', r'\2'))
+                for start, replacement in rules]
     translated = {}
     for key, value in state.items():
         for pattern, replacement in patterns:

@@ -25,10 +25,8 @@ PATCHES = 'patch_embed.proj.weight'
 TOKENS = ('cls_token', 'dist_token')
 # every token passes them: no share of the rest makes up for one that is missing
 EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
-# modules before the layers that change every token: a first norm, and register tokens, as named by
-# timm, mmpretrain, OpenCLIP, DINOv2 and DINOv3
-BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token|register_tokens?'
-                           r'|storage_tokens)(\..*)?')
+# what changes every token before the layers: registers, a first norm (timm, mmpretrain, OpenCLIP)
+BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token)(\..*)?')
 # weights without a place -> the argument that makes one
 PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
           r'\.relative_position_bias_table': "DeiT has a relative bias with position='relative'"}
@@ -70,16 +68,16 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         fitting, report = match(model, state, source_grid, graft)
         report.unused.update(dict.fromkeys(outside, ''))
         log(report, model, str(path))
-        if needed := [f'{name} ({why})' if why else name for name, why in report.missing.items()
-                      if EVERY_TOKEN.fullmatch(name) and not f'{name}.'.startswith(allowed)]:
-            raise CheckpointError(
-                f'every token passes {some(needed, 4, str)}, which would stay random: the file '
-                'lacks it. To train it from scratch, name it in init_cfg.allow_missing=[...]')
         if report.share < min_share:
             first = [f'{name} ({why})' if why else name for name, why in report.missing.items()]
             raise CheckpointError(
                 f'only {100 * report.share:.2f} % of the ViT\'s weights found, less than '
                 f'min_share={min_share:g}; missing first: {", ".join(first[:5])}')
+        if needed := [f'{name} ({why})' if why else name for name, why in report.missing.items()
+                      if EVERY_TOKEN.fullmatch(name) and not f'{name}.'.startswith(allowed)]:
+            raise CheckpointError(
+                f'not in the file: {some(needed, 4, str)}, which every token passes and which would '
+                'stay random; init_cfg.allow_missing=[...] with its name trains it from scratch')
         if exact and (lost := [*report.missing, *report.new, *report.unused]):
             raise CheckpointError(f'does not fit the model: {some(lost, 1, str)}')
     model.load_state_dict(fitting, strict=False)
