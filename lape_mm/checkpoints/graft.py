@@ -47,8 +47,8 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
     lost = [name for name in absent if PE_NORM.fullmatch(name) or TABLE.fullmatch(name)]
     norms = [*(layer.pe_norm for layer in model.layers_in_order()), model.last_pe_norm]
     fixed = any(norm is not None and getattr(norm, 'weight', None) is None for norm in norms)
-    if not lost and not fixed:
-        return {}
+    if not lost and any(map(PE_NORM.fullmatch, state)):
+        return {}  # trained with such a joining
     adds = [entry is not None for entry in model.make_plan(model.grid).residual]
     if any(map(TABLE.fullmatch, state)) and adds != [True] + [False] * (len(adds) - 1):
         reason = 'the file has position embedding in the tokens before the first layer alone'

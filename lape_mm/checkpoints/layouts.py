@@ -149,15 +149,14 @@ def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     and ``v_bias``. The gate and value of a SwiGLU are ``fc1_g`` and ``fc1_x``.
     """
     state = dict(state)
-    for layer in [key.removesuffix('q.weight') for key in state if key.endswith('.attn.q.weight')]:
-        weights, biases = ([state.pop(f'{layer}{part}.{kind}', None) for part in 'qkv']
-                           for kind in ('weight', 'bias'))
-        state[f'{layer}qkv.weight'] = torch.cat(weights)
-        if all(bias is not None for bias in biases):
-            state[f'{layer}qkv.bias'] = torch.cat(biases)
-        else:
-            state.update((f'{layer}{part}_bias', bias) for part, bias in zip('qkv', biases)
-                         if bias is not None)
+    for start in [key.removesuffix('q.weight') for key in state if key.endswith('.attn.q.weight')]:
+        if f'{start}k.weight' in state and f'{start}v.weight' in state:
+            state[f'{start}qkv.weight'] = torch.cat(
+                [state.pop(f'{start}{part}.weight') for part in 'qkv'])
+        biases = {part: state.pop(f'{start}{part}.bias') for part in 'qkv'
+                  if f'{start}{part}.bias' in state}
+        state.update({f'{start}qkv.bias': torch.cat([*biases.values()])} if 'k' in biases else
+                     {f'{start}{part}_bias': bias for part, bias in biases.items()})
     for name in [key for key in state if key.endswith('.attn.qkv.bias_mask')]:
         whole = name.removesuffix('_mask')
         _split_bias(state, whole, state[whole] * state.pop(name))

@@ -76,8 +76,8 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         if needed := [f'{name} ({why})' if why else name for name, why in report.missing.items()
                       if EVERY_TOKEN.fullmatch(name) and not f'{name}.'.startswith(allowed)]:
             raise CheckpointError(
-                f'not in the file: {some(needed, 4, str)}, which every token passes and which would '
-                'stay random; init_cfg.allow_missing=[...] with its name trains it from scratch')
+                f'not in the file: {some(needed, 4, str)}, which every token passes and would stay '
+                'random; init_cfg.allow_missing=[...] with its name trains it from scratch')
         if exact and (lost := [*report.missing, *report.new, *report.unused]):
             raise CheckpointError(f'does not fit the model: {some(lost, 1, str)}')
     model.load_state_dict(fitting, strict=False)
