@@ -135,27 +135,26 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
         report.resized[PATCHES] = resized
         del report.found[PATCHES]
 
-    classifier = {name: own[name].numel() for name, _ in model.vit_parameters()
-                  if not name.endswith(('.gamma1', '.gamma2'))}
+    classifier = {name: own[name].numel() for name, _ in model.vit_parameters()}
     for name in [name for name, why in report.missing.items() if not why]:
         if name not in classifier:
             report.new[name] = report.missing.pop(name)
-    slots_used = bool(model.prefix_tokens())  # unused slots do not count
+    slots_used = not model.unused_slots  # others do not count
     lacking = 0
     for name in filter(TABLE.fullmatch, own):
         slot = own[name].shape[2]
         if not slots_used:
-            classifier[name] -= model.num_prefix_tokens * slot
+            classifier[name] -= model.num_prefix_slots * slot
         if name in tables:
             _, slots, grid = tables[name]
             if grid != model.grid:
                 report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
                 del report.found[name]
-            if slots > model.num_prefix_tokens:
-                report.unused[f'{name}[:, {model.num_prefix_tokens}:{slots}]'] = 'prefix slot'
-            elif slots < model.num_prefix_tokens:
-                report.new[f'{name}[:, {slots}:{model.num_prefix_tokens}]'] = 'prefix slot'
-                lacking += slots_used * (model.num_prefix_tokens - slots) * slot
+            if slots > model.num_prefix_slots:
+                report.unused[f'{name}[:, {model.num_prefix_slots}:{slots}]'] = 'prefix slot'
+            elif slots < model.num_prefix_slots:
+                report.new[f'{name}[:, {slots}:{model.num_prefix_slots}]'] = 'prefix slot'
+                lacking += slots_used * (model.num_prefix_slots - slots) * slot
     fitting = {name: state[name] for name in own if name in report.found or name in report.resized}
     if graft:
         absent = [name for name, why in report.missing.items() if not why]
@@ -217,7 +216,7 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     empty = table.new_zeros(1, max(0, least - slots), table.shape[2])
     slots = max(slots, least)
     prefix = torch.cat([table[:, :slots - empty.shape[1]], empty], dim=1)
-    prefix = torch.cat([prefix[:, :model.num_prefix_tokens], own[:, slots:model.num_prefix_tokens]],
+    prefix = torch.cat([prefix[:, :model.num_prefix_slots], own[:, slots:model.num_prefix_slots]],
                        dim=1)
     return torch.cat([prefix, patches], dim=1), slots, grid
 
@@ -240,7 +239,7 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     choices = [[sum(token in state for token in TOKENS)], [0]]
     if 'level_embed' in state:
         if count == getattr(model, name).shape[1]:
-            return model.num_prefix_tokens, model.grid
+            return model.num_prefix_slots, model.grid
         choices = [[0, 1]]  # a ViT-Adapter keeps the slot without the token
     for slots in choices:
         readings = {(slot, grid) for slot in slots
