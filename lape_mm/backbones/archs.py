@@ -121,15 +121,16 @@ def published() -> Iterator[tuple[str, Arch]]:
                 (f'rope{"" if "mixed" in form else "_axial"}{form}_deit_{size}_patch16_LS.pth',))
     for size, dim, registers in (('medium', 512, 1), ('betwixt', 640, 4), ('base', 768, 1)):
         yield f'rope_gap_{size}', Arch(
-            dict(embed_dim=dim, depth=12, num_heads=dim // 64, layer_scale=1e-5,
-                 qkv_bias='qv', reg_tokens=registers, class_token=False, global_pool='avg', fc_norm=True),
+            dict(embed_dim=dim, depth=12, num_heads=dim // 64, layer_scale=1e-5, qkv_bias='qv',
+                 reg_tokens=registers, class_token=False, global_pool='avg', fc_norm=True),
             dict(exact, img_size=256, position='rope_eva02'),
             f'vit_{size}_patch16_rope_reg{registers}_gap_256.sbb_in1k', license='MIT',
             normalisation=CLIP if size == 'betwixt' else HALF)
     for size, patch in (('base', 16), ('large', 14)):
         yield f'clip_{size}', Arch(
             dict(SIZES[size], norm_pre=True), dict(exact, patch_size=patch, norm_eps=1e-5),
-            f'vit_{size}_patch{patch}_clip_224.laion2b', normalisation=CLIP if size == 'base' else HALF)
+            f'vit_{size}_patch{patch}_clip_224.laion2b',
+            normalisation=CLIP if size == 'base' else HALF)
 
 
 ARCHS: dict[str, Arch] = {**{name: Arch(sizes) for name, sizes in SIZES.items()},

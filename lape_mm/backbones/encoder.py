@@ -76,8 +76,9 @@ class Encoder(HubBackbone):
                  dims: Sequence[int], joining: str | Mapping | JoiningProtocol,
                  pad_to: int | None = None, class_token: bool | None = False,
                  position: str | None = 'learnable', more_tokens: int = 0,
-                 reg_tokens: int = 0, embed_class: bool = True, position_std: float = .02, interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, last_norm: bool | None = True,
+                 reg_tokens: int = 0, embed_class: bool = True, position_std: float = .02,
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-6,
+                 last_norm: bool | None = True,
                  drop_path_rate: float = 0., with_cp: bool | str = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         super().__init__()
@@ -220,7 +221,7 @@ class Encoder(HubBackbone):
 
     def no_weight_decay(self) -> set[str]:
         """Parameters without weight decay, beside biases and norms, as in DeiT."""
-        return {'pos_embed', 'cls_token', 'reg_token', 'rope.freqs'}
+        return {'pos_embed', 'cls_token'}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """The depth of a parameter, for layer-wise learning rates; mmpretrain's signature.

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -139,16 +140,6 @@ class Attention(nn.Module):
         return torch.cat([self._attend(everything, None, prefix), mix], dim=1) if prefix else mix
 
 
-# forms of a layer's MLP, see `lape_mm.backbones.DeiT`
-FEED_FORWARDS = {
-    'mlp': lambda dim, hidden, eps: Mlp(dim, hidden),
-    'swiglu': lambda dim, hidden, eps: GluMlp(dim, 2 * hidden, act_layer=nn.SiLU, gate_last=False),
-    'swiglu_split': lambda dim, hidden, eps: SwiGLU(dim, hidden + -hidden % 8),
-    'swiglu_norm': lambda dim, hidden, eps: SwiGLU(
-        dim, hidden, norm_layer=partial(nn.LayerNorm, eps=eps)),
-}
-
-
 class Block(EncoderLayer):
     """Pre-norm transformer block with the layer's entries of the PE plan.
 
@@ -157,7 +148,7 @@ class Block(EncoderLayer):
     Args:
         dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
         drop_path: probability of dropping a residual branch, per sample.
-        mlp: form of the MLP, a name of `FEED_FORWARDS`.
+        mlp: form of the MLP, see `lape_mm.backbones.DeiT`.
         layer_scale: initial value of ``gamma1`` and ``gamma2``, (C,) each; 0 for none.
         pe_norm: the joining's norm of PE for this layer, or None.
         attention: further arguments of `Attention`.
@@ -195,7 +186,11 @@ class Block(EncoderLayer):
 
     def make_feed_forward(self, dim: int, hidden: int, form: str, eps: float) -> None:
         """Registers the modules of `feed_forward`, named as in checkpoints."""
-        self.mlp = FEED_FORWARDS[form](dim, hidden, eps)
+        norm: Any = partial(nn.LayerNorm, eps=eps) if form == 'swiglu_norm' else None
+        self.mlp = (
+            Mlp(dim, hidden) if form == 'mlp' else
+            GluMlp(dim, 2 * hidden, act_layer=nn.SiLU, gate_last=False) if form == 'swiglu' else
+            SwiGLU(dim, hidden, norm_layer=norm))
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """(B, T, C) to (B, T, C), token by token."""

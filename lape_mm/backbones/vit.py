@@ -41,7 +41,7 @@ def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, s
         both = ", or a table and a rotary one, as 'learnable+rope'" if 'rope' in allowed else ''
         raise ValueError(f'position={position!r}: expected one of '
                          f'{", ".join(map(repr, allowed))}{both}')
-    return (others or [None])[0], (rotary or [None])[0]
+    return next(iter(others), None), next(iter(rotary), None)
 
 
 class VisionTransformer(Encoder):
@@ -153,6 +153,10 @@ class VisionTransformer(Encoder):
                     plan, residual=(None, *plan.residual[1:]))
             tokens = self.norm_pre(tokens)
         return tokens, (height, width), plan
+
+    def no_weight_decay(self) -> set[str]:
+        more = {'reg_token', 'rope.freqs'} & {name for name, _ in self.named_parameters()}
+        return super().no_weight_decay() | more
 
     @property
     def pools_class_token(self) -> bool:

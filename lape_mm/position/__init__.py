@@ -1,4 +1,4 @@
-"""Position embedding (PE): tables (`embedding`), rotation (`rotary`), where it enters (`joining`)."""
+"""Position embedding (PE): tables (`embedding`), rotation (`rotary`), and where they enter."""
 from .embedding import KINDS, RELATIVE, position_table, resize_table
 from .joining import PRESETS, Joining, JoiningProtocol, PositionPlan, build_joining
 from .norm import NORMS

@@ -164,8 +164,8 @@ class TimmModel(Encoder):
     def group_matcher(self, coarse: bool = False) -> dict:
         """Patterns of parameter names in the order of depth, for layer-wise learning rates."""
         layers = self.layers_coarse if coarse else self.layers_fine
-        return dict(stem=self.stem, blocks=[
-            *layers, (r'^(?:norm|fc_norm|last_pe_norm|lca|pos_layer_embed|attention_pool)(?:\.|$)', LAST)])
+        return dict(stem=self.stem, blocks=[*layers, (
+            r'^(?:norm|fc_norm|last_pe_norm|lca|pos_layer_embed|attention_pool)(?:\.|$)', LAST)])
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, parameter) for name, parameter in super().vit_parameters()
