@@ -65,10 +65,11 @@ def published() -> Iterator[tuple[str, Arch]]:
         yield f'augreg_{size}', Arch(
             SIZES[size], exact, f'vit_{size}_patch16_224.augreg_in21k',
             (f'{short}_16-i21k-300ep-*.npz',), normalisation=HALF)
-    for size in ('small', 'base', 'large'):
+    for size in ('small', 'base', 'large', 'huge'):
+        patch = 14 if size == 'huge' else 16
         yield f'deit3_{size}', Arch(
-            dict(SIZES[size], layer_scale=1e-6, embed_class=False), exact,
-            f'deit3_{size}_patch16_224.fb_in22k_ft_in1k',
+            dict(SIZES[size], layer_scale=1e-6, embed_class=False), dict(exact, patch_size=patch),
+            f'deit3_{size}_patch{patch}_224.fb_in22k_ft_in1k',
             (f'deit_3_{size}_224_21k.pth', f'deit_3_{size}_224_1k.pth'))
     for size in ('base', 'large', 'huge'):
         patch = 14 if size == 'huge' else 16
@@ -100,7 +101,7 @@ def published() -> Iterator[tuple[str, Arch]]:
             dict(exact, img_size=256, position='rope_dinov3', norm_eps=1e-5),
             f'vit_{size}_patch16_dinov3.lvd1689m',
             (f'dinov3_vit{short}16_pretrain_lvd1689m-*.pth',),
-            f'facebook/dinov3-vit{short}16-pretrain-lvd1689m', 'DINOv3 License')
+            f'facebook/dinov3-vit{short}16-pretrain-lvd1689m', 'dinov3-license')
 
     for size, short, data in (('tiny', 'Ti', 'in21k'), ('small', 'S', 'in21k'),
                               ('base', 'B', 'in21k'), ('large', 'L', 'm38m')):
@@ -124,11 +125,11 @@ def published() -> Iterator[tuple[str, Arch]]:
                  qkv_bias='qv', reg_tokens=registers, class_token=False, global_pool='avg', fc_norm=True),
             dict(exact, img_size=256, position='rope_eva02'),
             f'vit_{size}_patch16_rope_reg{registers}_gap_256.sbb_in1k', license='MIT',
-            normalisation=HALF)
+            normalisation=CLIP if size == 'betwixt' else HALF)
     for size, patch in (('base', 16), ('large', 14)):
         yield f'clip_{size}', Arch(
             dict(SIZES[size], norm_pre=True), dict(exact, patch_size=patch, norm_eps=1e-5),
-            f'vit_{size}_patch{patch}_clip_224.laion2b', license='MIT', normalisation=CLIP if size == 'base' else HALF)
+            f'vit_{size}_patch{patch}_clip_224.laion2b', normalisation=CLIP if size == 'base' else HALF)
 
 
 ARCHS: dict[str, Arch] = {**{name: Arch(sizes) for name, sizes in SIZES.items()},

@@ -66,7 +66,7 @@ class VisionTransformer(Encoder):
         ValueError: for another ``position``, and as `Encoder` does.
     """
 
-    positions: tuple[str, ...] = (*KINDS, RELATIVE, *ROTARY)
+    positions: tuple[str, ...] = (*KINDS, RELATIVE)
     relative_index: Tensor | None
 
     def __init__(self, *, sizes: Mapping, stem: nn.Module, joining: str | Mapping, position: str,
@@ -225,6 +225,8 @@ class DeiT(VisionTransformer):
     Raises:
         ValueError: for an invalid argument, with the allowed values.
     """
+
+    positions = (*KINDS, RELATIVE, *ROTARY)
 
     def __init__(self, *, arch: str | Mapping = 'tiny',
                  img_size: int | Sequence[int] | None = None, patch_size: int | None = None,

@@ -136,10 +136,9 @@ class ViTAdapter(VisionTransformer):
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
-        registers, post_norm = self.num_prefix_tokens, plan.post_norm
+        registers = self.num_prefix_tokens
         if registers:
             prefix, x = x[:, :registers], x[:, registers:]
-            post_norm = None if post_norm is None else post_norm[:, registers:]
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = to_pyramid([level + embed[:, None, None] for level, embed in
@@ -163,7 +162,9 @@ class ViTAdapter(VisionTransformer):
             for extractor in interaction.extractors:
                 pyramid = self.maybe_checkpoint(extractor, pyramid, pyramid_points, shapes, x, grid)
             maps.append(x)
-        maps[-1] = self.run_last_norm(x, post_norm)
+        x = torch.cat([prefix, x], dim=1) if registers else x
+        x = self.run_last_norm(x, plan.post_norm)
+        maps[-1] = x[:, registers:] if registers else x
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
         levels = [c1, *to_maps(pyramid, shapes)]
