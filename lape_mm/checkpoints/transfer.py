@@ -212,7 +212,7 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     table = table.to(own.dtype)
     patches = resize_table(table[:, slots:], old=grid, new=model.grid, num_prefix_tokens=0,
                            mode=model.interpolation)
-    least = sum(token in state for token in TOKENS)
+    least = min(sum(token in state for token in TOKENS), model.num_prefix_slots)
     empty = table.new_zeros(1, max(0, least - slots), table.shape[2])
     slots = max(slots, least)
     prefix = torch.cat([table[:, :slots - empty.shape[1]], empty], dim=1)
