@@ -8,8 +8,8 @@ Why zero, and why the chain ``p_l = LN'_l(p_{l-1})`` still learns: at the first 
 move, and the gains of the norms that take the table itself. From the second step on each norm takes
 something other than zero, and its gain moves too; after L steps the last layer's PE depends on the
 position. Gains of one over an input of zero would be exact as well, but the derivative of a
-LayerNorm at zero is eps ** -0.5, about 1000. Through eleven layers this overflows, and the first
-step would deliver PE of full size to weights that never saw it.
+LayerNorm at zero is eps ** -0.5, 1000: a factor of 1e33 through eleven layers. The first step would
+deliver PE of full size to weights that never saw it.
 """
 from __future__ import annotations
 

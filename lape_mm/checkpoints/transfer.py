@@ -244,5 +244,5 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
         if readings:
             break
     if len(readings) != 1:
-        raise CheckpointError(f'{name} has {count} tokens, of unknown grid: give source_grid=(h, w)')
+        raise CheckpointError(f'{name} has {count} tokens of unknown grid: give source_grid=(h, w)')
     return readings.pop()
