@@ -1,17 +1,15 @@
-"""Grafting: a joining with norms of PE onto weights that were pre-trained without them.
-
-The model begins as the function that was pre-trained, and learns how much PE each layer takes.
+"""Grafting: norms of PE onto weights without them, beginning as the function that was pre-trained.
 
 - Every PE norm that the file lacks starts with gain and bias zero: it delivers nothing.
-- A PE table that the file lacks (RoPE alone) starts at zero where the joining adds it to the
+- A PE table beside RoPE alone starts at zero where the joining adds it to the
   tokens, and as drawn elsewhere.
 
 Why zero, and why the chain ``p_l = LN'_l(p_{l-1})`` still learns: at the first step all biases
 move, and the gains of the norms that take the table itself. From the second step on each norm takes
 something other than zero, and its gain moves too; after L steps the last layer's PE depends on the
 position. Gains of one over an input of zero would be exact as well, but the derivative of a
-LayerNorm at zero is eps ** -0.5, about 1000. Through eleven layers this overflows, and the first
-step would deliver PE of full size to weights that never saw it.
+LayerNorm at zero is eps ** -0.5, 1000: a factor of 1e33 through eleven layers. The first step would
+deliver PE of full size to weights that never saw it.
 """
 from __future__ import annotations
 
@@ -32,9 +30,8 @@ PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
 def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> dict[str, Tensor]:
     """The start of the parts of PE that a file lacks, by name.
 
-    LaPE takes PE out of the tokens, where it was pre-trained, so that it is not grafted onto a file
-    with a table. A learnt scale of that PE which starts at one would make it another joining,
-    ``dict(first_layer=0)``, which can be grafted as it is.
+    LaPE takes PE out of the tokens, and is refused for a file that has it there. With a learnt
+    scale that starts at one, LaPE would be ``dict(first_layer=0)``, which can be grafted.
 
     Args:
         model: a backbone.
@@ -44,7 +41,9 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
     Raises:
         CheckpointError: the model cannot begin as the function that was pre-trained.
     """
-    lost = [name for name in absent if PE_NORM.fullmatch(name) or TABLE.fullmatch(name)]
+    rotary = getattr(model, 'rope', None) is not None
+    lost = [name for name in absent
+            if PE_NORM.fullmatch(name) or rotary and TABLE.fullmatch(name)]
     norms = [*(layer.pe_norm for layer in model.layers_in_order()), model.last_pe_norm]
     fixed = any(norm is not None and getattr(norm, 'weight', None) is None for norm in norms)
     if not lost and any(map(PE_NORM.fullmatch, state)):

@@ -21,8 +21,8 @@ class Layout:
 
     Attributes:
         mark: a key that identifies the layout, without prefix.
-        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number. The first match
-            renames a key, in either direction.
+        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number, q, k or v. The first
+            match renames a key, in either direction.
         read: further rules for reading alone.
         constants: pattern of buffers that follow from the sizes.
     """
@@ -52,19 +52,15 @@ LAYOUTS = {
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.qkv.'),
         ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'),
         ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
-        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'),
-        ('blocks.{}.norm1.', 'layers.{}.ln1.'),
-        ('blocks.{}.norm2.', 'layers.{}.ln2.'),
-        ('norm.', 'ln1.')), (
+        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'), ('blocks.{}.norm1.', 'layers.{}.ln1.'),
+        ('blocks.{}.norm2.', 'layers.{}.ln2.'), ('norm.', 'ln1.')), (
         # mmseg's ViT wraps torch's attention
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
         ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
     'compact': Layout('tokenizer.conv_layers.0.0.weight', (
-        ('patch_embed.', 'tokenizer.'),
-        ('cls_token', 'classifier.class_emb'),
+        ('patch_embed.', 'tokenizer.'), ('cls_token', 'classifier.class_emb'),
         ('pos_embed', 'classifier.positional_emb'),
-        ('attention_pool.', 'classifier.attention_pool.'),
-        ('blocks.', 'classifier.blocks.'),
+        ('attention_pool.', 'classifier.attention_pool.'), ('blocks.', 'classifier.blocks.'),
         ('norm.', 'classifier.norm.'))),
     't2t': Layout('tokens_to_token.project.weight', (('patch_embed.', 'tokens_to_token.'),)),
     'ceit': Layout('i2t.proj.weight', (('patch_embed.', 'i2t.'),)),
@@ -98,21 +94,16 @@ LAYOUTS = {
     'hf DINOv3': Layout('embeddings.patch_embeddings.weight', read=(
         ('patch_embed.proj.', 'embeddings.patch_embeddings.'),
         ('reg_token', 'embeddings.register_tokens'), ('', 'embeddings.'),
-        ('blocks.{}.attn.q.', 'layer.{}.attention.q_proj.'),
-        ('blocks.{}.attn.k.', 'layer.{}.attention.k_proj.'),
-        ('blocks.{}.attn.v.', 'layer.{}.attention.v_proj.'),
+        ('blocks.{}.attn.{}.', 'layer.{}.attention.{}_proj.'),
         ('blocks.{}.attn.proj.', 'layer.{}.attention.o_proj.'),
         ('blocks.{}.gamma_{}', 'layer.{}.layer_scale{}.lambda1'),
         ('blocks.{}.mlp.fc1_g.', 'layer.{}.mlp.gate_proj.'),
         ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # fc1 where there is no gate
         ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'), ('blocks.', 'layer.'))),
-    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; MAE, DINOv2, DINOv3, BEiT,
-    # EVA-02; and our others
+    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; all of today; our others
     'deit': Layout('patch_embed.proj.weight', read=(
         ('reg_token', 'register_tokens'), ('reg_token', 'storage_tokens'),  # DINOv2, DINOv3
-        ('blocks.{}.attn.q.', 'blocks.{}.attn.q_proj.'),
-        ('blocks.{}.attn.k.', 'blocks.{}.attn.k_proj.'),
-        ('blocks.{}.attn.v.', 'blocks.{}.attn.v_proj.'),
+        ('blocks.{}.attn.{}.', 'blocks.{}.attn.{}_proj.'),
         ('blocks.{}.attn.norm.', 'blocks.{}.attn.inner_attn_ln.'),
         ('blocks.{}.mlp.norm.', 'blocks.{}.mlp.ffn_ln.'),
         ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w12.'), ('blocks.{}.mlp.fc2.', 'blocks.{}.mlp.w3.'),
@@ -121,16 +112,13 @@ LAYOUTS = {
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
 MASK_DECODER = (
-    ('dec_proj.', 'proj_dec.'),
-    ('patch_proj.weight', 'proj_patch'),
+    ('dec_proj.', 'proj_dec.'), ('patch_proj.weight', 'proj_patch'),
     ('classes_proj.weight', 'proj_classes'),
     ('layers.{}.attn.attn.in_proj_', 'blocks.{}.attn.qkv.'),
     ('layers.{}.attn.attn.out_proj.', 'blocks.{}.attn.proj.'),
     ('layers.{}.ffn.layers.0.0.', 'blocks.{}.mlp.fc1.'),
-    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'),
-    ('layers.{}.ln1.', 'blocks.{}.norm1.'),
-    ('layers.{}.ln2.', 'blocks.{}.norm2.'),
-)
+    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'), ('layers.{}.ln1.', 'blocks.{}.norm1.'),
+    ('layers.{}.ln2.', 'blocks.{}.norm2.'))
 # layer scales of timm, BEiT and mmpretrain, after `Layout.ours`
 LAYER_SCALE = re.compile(r'(?:blocks|layers)\.(\d+)\.'
                          r'(?:ls([12])\.gamma|gamma_([12])|(?:attn|ffn)\.gamma([12])\.weight)')
@@ -178,8 +166,8 @@ def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
 def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict in a model's own form, where another one means the same.
 
-    Layer scales under our name; biases of q, k and v together or apart, and zero if no layer of the
-    file has any; a SwiGLU's gate and value together or apart; a last norm under the model's name.
+    Layer scales; biases of q, k and v together or apart, and zero if no layer of the file has any;
+    a SwiGLU's gate and value together or apart; a last norm under the model's name.
     """
     state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
              for key, value in state.items()}
@@ -247,7 +235,7 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
 
 def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
     """Renames each key by the first matching rule (start, replacement); see `Layout`."""
-    patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+)')),
+    patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+|[qkv])')),
                  replacement.replace('{}', r'\1', 1).replace('{}', r'\2'))
                 for start, replacement in rules]
     translated = {}

@@ -25,7 +25,7 @@ PATCHES = 'patch_embed.proj.weight'
 TOKENS = ('cls_token', 'dist_token')
 # every token passes them: no share of the rest makes up for one that is missing
 EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
-# what changes every token before the layers: registers, a first norm (timm, mmpretrain, OpenCLIP)
+# before the layers; the first norms are of timm, mmpretrain and OpenCLIP
 BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token)(\..*)?')
 # weights without a place -> the argument that makes one
 PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
@@ -68,13 +68,13 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         fitting, report = match(model, state, source_grid, graft)
         report.unused.update(dict.fromkeys(outside, ''))
         log(report, model, str(path))
+        missing = {name: f'{name} ({why})' if why else name for name, why in report.missing.items()}
         if report.share < min_share:
-            first = [f'{name} ({why})' if why else name for name, why in report.missing.items()]
             raise CheckpointError(
                 f'only {100 * report.share:.2f} % of the ViT\'s weights found, less than '
-                f'min_share={min_share:g}; missing first: {", ".join(first[:5])}')
-        if needed := [f'{name} ({why})' if why else name for name, why in report.missing.items()
-                      if EVERY_TOKEN.fullmatch(name) and not f'{name}.'.startswith(allowed)]:
+                f'min_share={min_share:g}; missing first: {", ".join([*missing.values()][:5])}')
+        if needed := [shown for name, shown in missing.items() if EVERY_TOKEN.fullmatch(name)
+                      and not f'{name}.'.startswith(allowed)]:
             raise CheckpointError(
                 f'not in the file: {some(needed, 4, str)}, which every token passes and would stay '
                 'random; init_cfg.allow_missing=[...] with its name trains it from scratch')
@@ -212,13 +212,11 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
     table = table.to(own.dtype)
     patches = resize_table(table[:, slots:], old=grid, new=model.grid, num_prefix_tokens=0,
                            mode=model.interpolation)
-    least = min(sum(token in state for token in TOKENS), model.num_prefix_slots)
-    empty = table.new_zeros(1, max(0, least - slots), table.shape[2])
-    slots = max(slots, least)
-    prefix = torch.cat([table[:, :slots - empty.shape[1]], empty], dim=1)
-    prefix = torch.cat([prefix[:, :model.num_prefix_slots], own[:, slots:model.num_prefix_slots]],
-                       dim=1)
-    return torch.cat([prefix, patches], dim=1), slots, grid
+    known = max(slots, min(sum(token in state for token in TOKENS), model.num_prefix_slots))
+    prefix = [table[:, :min(slots, model.num_prefix_slots)],
+              table.new_zeros(1, known - slots, table.shape[2]),
+              own[:, known:model.num_prefix_slots]]
+    return torch.cat([*prefix, patches], dim=1), known, grid
 
 
 def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
@@ -236,18 +234,15 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                                   f'({count})')
         height, width = source_grid
         return rest, (height, width)
-    choices = [[sum(token in state for token in TOKENS)], [0]]
-    if 'level_embed' in state:
-        if count == getattr(model, name).shape[1]:
-            return model.num_prefix_slots, model.grid
-        choices = [[0, 1]]  # a ViT-Adapter keeps the slot without the token
-    for slots in choices:
+    adapter = 'level_embed' in state  # which keeps the slot without the token
+    if adapter and count == getattr(model, name).shape[1]:
+        return model.num_prefix_slots, model.grid
+    for slots in [[0, 1]] if adapter else [[sum(token in state for token in TOKENS)], [0]]:
         readings = {(slot, grid) for slot in slots
                     for grid in ((math.isqrt(max(0, count - slot)),) * 2, model.grid)
                     if math.prod(grid) == count - slot}
         if readings:
             break
     if len(readings) != 1:
-        raise CheckpointError(f'{name} has {count} tokens, of unknown grid: give '
-                              'source_grid=(h, w)')
+        raise CheckpointError(f'{name} has {count} tokens of unknown grid: give source_grid=(h, w)')
     return readings.pop()
