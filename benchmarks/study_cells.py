@@ -91,14 +91,14 @@ STUDIES = {
         'Mask R-CNN with ViT-Adapter on the people of coco_mini',
         'studies/mask-rcnn_vit-adapter_coco-mini', 'coco/bbox_mAP_50',
         joinings('imagenet_mini'), COCO_MINI, digits=4),
-    # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
+    # table 5: the last of six layers, layers 4 and 2 for pos_11, pos_8, pos_5 of the paper's twelve
     'ablations': Study(
         'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
             **{name: Cell(name, same=('imagenet_mini', name))
                for name in ('mpvg', 'pvg', 'default')},
-            'table 5, pos_5': Cell(dict(first_layer=1, last=5)),
-            'table 5, pos_4': Cell(dict(first_layer=1, last=4)),
-            'table 5, pos_2': Cell(dict(first_layer=1, last=2)),
+            'last term of the last layer': Cell(dict(first_layer=1, last=5)),
+            'last term of layer 4': Cell(dict(first_layer=1, last=4)),
+            'last term of layer 2': Cell(dict(first_layer=1, last=2)),
             'table 6, with layer 0': Cell(dict(first_layer=0, last=0)),
             'table 6, not hierarchical': Cell(dict(first_layer=1, hierarchical=False, last=0)),
             'table 6, without x + PE': Cell(dict(add_to_input=False, first_layer=1, last=0)),
