@@ -37,7 +37,7 @@ from lape_mm.runs.results import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / 'benchmarks/large_runs.json'
-IMAGES = dict(imagenet=1_281_167, coco=117_266, cifar100=50_000)
+IMAGES = dict(imagenet=1_281_167, coco=117_266, cifar10=50_000)
 # assumed of a GPU such as an A100 or H100, end to end, in mixed precision; a multiply-add counts
 # twice
 TFLOPS = 20.
