@@ -317,7 +317,7 @@ def plot(study: str) -> None:
                       xerr=interval(values) if len(values) > 1 else None)
     axes.axvline(0, color='grey', linewidth=.8)
     axes.set_yticks(range(len(found)), [f'{row.label} - {row.baseline}' for row in found])
-    axes.set(xlim=SCALE, xlabel=f'points of {STUDIES[study].metric}: {STUDIES[study].title}')
+    axes.set(xlim=SCALE, xlabel=f'difference in points of {STUDIES[study].metric}')
     axes.invert_yaxis()
     axes.grid(axis='x', alpha=.3)
     figure.savefig(plot_path(study), metadata={'Date': None})
