@@ -192,7 +192,7 @@ def test_patches_of_14_pixels_lie_where_they_are_in_the_image(variant):
 
 def test_timms_names_with_joinings():
     import lape_mm.timm as registered
-    for name, arch in ARCHS.items():
+    for arch in ARCHS.values():
         assert not arch.timm or f'lape_mm_{arch.timm.split(".")[0]}' in registered.ARCHITECTURES
     image = torch.randn(1, 3, 56, 42)
     for joining in ('default', 'mpvg'):
