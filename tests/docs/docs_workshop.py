@@ -7,6 +7,7 @@ from docs_pages import ROOT, Command
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.utils import ManagerMixin
+from PIL import Image
 
 from lape_mm.datasets.scenes import main as draw
 
