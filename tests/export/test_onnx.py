@@ -95,7 +95,7 @@ def test_normalisation_is_that_of_the_toolboxes():
             lambda module, args, seen=seen: seen.append(args[0]))
         raw = images()
         with torch.no_grad():
-            Graph(model, (32, 32)).eval()(torch.stack(raw).float())
+            Graph(model.eval(), (32, 32)).eval()(torch.stack(raw).float())
         expected = model.data_preprocessor.eval()(dict(inputs=raw))['inputs']
         torch.testing.assert_close(seen[0], expected)
 
