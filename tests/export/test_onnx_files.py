@@ -42,8 +42,9 @@ def test_the_runtime_predicts_what_the_toolbox_does(name, size, tmp_path, monkey
         'abcdef')))), checkpoint)
     export(Namespace(config=cfg.filename, checkpoint=str(checkpoint), out=str(out), opset=18,
                      img_size=None, images=None, joining=None, int8=None, cfg_options=options))
-    scene = next(path for path in sorted((tmp_path / 'scenes').rglob('*.[jp][pn]g'))
-                 if 'val' in str(path.relative_to(tmp_path)) and 'annotations' not in path.parts)
+    scene = next(path for path in sorted((tmp_path / 'scenes').rglob('*.*'))
+                 if path.suffix in ('.jpg', '.JPEG', '.png') and 'annotations' not in path.parts
+                 and 'val' in str(path.relative_to(tmp_path)))
     path = str(tmp_path / 'image.png')
     cv2.imwrite(path, cv2.resize(cv2.imread(str(scene)), size[::-1],
                                  interpolation=cv2.INTER_NEAREST))
