@@ -20,6 +20,7 @@ from lape_mm.runs.engine.stop import RunStopped
 
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
+from . import data
 from .config import load_config, settle_loaders
 from .drawing import draw_tested
 from .errors import RunError
@@ -82,8 +83,12 @@ def test(args: Namespace) -> None:
 def read_config(args: Namespace) -> Config:
     """The config with what all tools take."""
     apply_trust(args)
-    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
-                      work_dir=args.work_dir)
+    changes = any(getattr(args, name, None) is not None for name in data.OPTIONS)
+    if changes:
+        data.settle(args)
+    cfg = load_config(data.recipe(args.config), options=args.cfg_options, joining=args.joining,
+                      work_dir=args.work_dir,
+                      edit=partial(data.edit, args=args) if changes else None)
     cfg.launcher = args.launcher
     return cfg
 
@@ -91,7 +96,8 @@ def read_config(args: Namespace) -> Config:
 def overrides(args: Namespace) -> dict:
     """What the command line changes of a config, for the run's record."""
     named = {'--' + name.replace('_', '-'): value for name in (
-        'joining', 'amp', 'auto_scale_lr', 'strict_data') if (value := getattr(args, name, None))}
+        'joining', 'amp', 'auto_scale_lr', 'strict_data', *data.OPTIONS)
+        if (value := getattr(args, name, None))}
     return {**named, **(args.cfg_options or {})}
 
 
