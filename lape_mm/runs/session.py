@@ -18,9 +18,9 @@ from lape_mm.machine import versions
 from lape_mm.runs.engine.samples import BadSample
 from lape_mm.runs.engine.stop import RunStopped
 
+from . import data
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
-from . import data
 from .config import load_config, settle_loaders
 from .drawing import draw_tested
 from .errors import RunError
