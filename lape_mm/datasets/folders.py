@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,7 @@ class Folder:
                      line[0] != '#' and not line.startswith('Pixel')]
             rows = [re.match(r'(\d+)\s*[\s,:]\s*([^\t]+)', line) for line in names]
             ids = [int(row[1]) for row in rows if row]
-            if begin := ids[0] if ids and len(ids) == len(names) else None:
-                pass
+            begin = ids[0] if ids and len(ids) == len(names) else None
             if begin is not None:
                 names = [row[2].strip() for row in rows if row]
             if not names or len({*names}) < len(names) or begin is not None and (
@@ -160,10 +159,9 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
         ValueError: the folder is empty, has no layout or several, or a file of it is wrong.
     """
     folder = Folder(root)
-    finders = {'COCO': find_coco, 'PASCAL VOC': find_voc, 'YOLO': find_yolo,
-               'label maps': find_maps}
-    found: dict[str, list] = {layout: files for layout, find in finders.items()
-                              if (files := find(folder))}
+    finders: dict[str, Callable[[Folder], list]] = {
+        'COCO': find_coco, 'PASCAL VOC': find_voc, 'YOLO': find_yolo, 'label maps': find_maps}
+    found = {layout: files for layout, find in finders.items() if (files := find(folder))}
     if not found and all(map(class_of, folder.images)):
         found = {'class folders': folder.images}
     layouts = [layout for layout in TASKS[toolbox] if layout in found]
@@ -277,8 +275,8 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
             images = {entry['id']: entry for entry in content['images']}
             lost = [f'object {entry.get("id")}' for entry in objects
                     if entry['category_id'] not in names or entry['image_id'] not in images]
-            found = {key: folder.find_image(entry['file_name'], file)
-                     for key, entry in images.items()}
+            found: dict[Any, Any] = {key: folder.find_image(entry['file_name'], file)
+                                     for key, entry in images.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{where}: is no whole COCO file ({type(error).__name__}: {error}); '
                              'export it again') from error
@@ -318,7 +316,7 @@ def rectangle(label: int, left: float, top: float, width: float, height: float,
                 iscrowd=int(ignored), segmentation=None)
 
 
-def polygon(label: int, numbers: Sequence[float]) -> dict:
+def polygon(label: int, numbers: Sequence[float] | np.ndarray) -> dict:
     """A COCO annotation of points x1, y1, x2, y2, .. in pixels."""
     points = np.asarray(numbers, float).reshape(-1, 2)
     x, y = points.T
@@ -341,7 +339,7 @@ def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Samp
         if lists and stem not in lists:
             continue
         try:
-            tree = ElementTree.parse(where).getroot()
+            tree: Any = ElementTree.parse(where).getroot()
             name = str(tree.findtext('filename'))
             boxes = [(str(node.findtext('name')).strip(), node.findtext('difficult') == '1', [
                 float(node.findtext(f'bndbox/{side}')) for side in (
@@ -384,15 +382,15 @@ def find_yolo(folder: Folder) -> list[str]:
 
 def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
     """Classes and samples; an image without a file has no objects."""
-    import yaml
+    import yaml  # type: ignore[import-untyped]  # timm needs it, too
     names: Any = None
     for path in folder.having('.yaml', '.yml'):
         content = yaml.safe_load((folder.root / path).read_text('utf-8'))
         names = names or isinstance(content, dict) and content.get('names')
     if isinstance(names, dict):
         names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
-    listed = folder.listed()
-    if not names and not listed:
+    listed: Any = folder.listed()
+    if not (names or listed):
         raise ValueError(f'{folder.root / files[0]}: class numbers without names; write '
                          f'{folder.root}/classes.txt, one name a line')
     classes, samples = [*map(str, names or listed[1])], []
@@ -540,8 +538,9 @@ def write_index(data: Data, folder: Path) -> dict[str, list[tuple[str, tuple[str
         groups: dict[tuple[str, ...], list[Sample]] = defaultdict(list)
         for sample in samples:
             groups[sample.label_map[:-1]].append(sample)
-        written[split] = [(f'{folder.resolve()}/{split}{number or ""}{".json" if boxes else ".txt"}',
-                           place) for number, place in enumerate(groups)]
+        end = '.json' if boxes else '.txt'
+        written[split] = [(f'{folder.resolve()}/{split}{number or ""}{end}', place)
+                          for number, place in enumerate(groups)]
         for path, place in written[split]:
             part = Path(f'{path}.{os.getpid()}')
             part.write_text(json.dumps(coco_content(data, samples)) if boxes else ''.join(

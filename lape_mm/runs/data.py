@@ -28,7 +28,6 @@ RECIPES = {
 OPTIONS = ('data', 'epochs', 'img_size', 'batch', 'lr', 'ignore_index', 'reduce_zero_label', 'dry')
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 DRY = {'mmdet': 224, 'mmseg': 128, 'mmpretrain': 64}  # pixels
-DRY_IMAGES = {'train': 16, 'val': 8}
 PICTURES = 12  # of ground truth, and of predictions at each validation
 # what a pipeline calls sizes in pixels
 SIZES = ('scale', 'scales', 'crop_size', 'img_scale', 'size', 'border', 'random_size_range')
@@ -117,13 +116,13 @@ def read_data(cfg: Config, args: Namespace) -> Data:
     except ValueError as error:
         raise RunError(f'--data {error}') from error
     if args.dry:
-        data.train, data.val = few(data.train, DRY_IMAGES['train']), few(data.val, DRY_IMAGES['val'])
+        data.train, data.val = few(data.train, 8), few(data.val, 4)
+        data.notes.append(f'--dry takes {len(data.train)} and {len(data.val)} of them')
     return data
 
 
 def few(samples: list, count: int) -> list:
-    """Some samples, evenly spaced; those with objects first."""
-    samples = sorted(samples, key=lambda sample: not sample.objects)
+    """Some samples, evenly spaced; of detection those with objects."""
     samples = [sample for sample in samples if sample.objects] or samples
     return samples[::-(-len(samples) // count)]
 
@@ -136,7 +135,7 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
     masks = scope == 'mmdet' and set_masks(cfg, data)
     index = write_index(data, Path(args.work_dir, 'data'))
     metainfo = dict(classes=data.classes, palette=[
-        [round(255 * part) for part in colorsys.hsv_to_rgb(number * .618 % 1, .8, .95)]
+        tuple(round(255 * part) for part in colorsys.hsv_to_rgb(number * .618 % 1, .8, .95))
         for number in range(count)])
     for name, split in zip(LOADERS, ('train', 'val', 'val')):
         node = source = cfg[name].dataset
@@ -212,8 +211,8 @@ def set_masks(cfg: Config, data: Data) -> bool:
 def set_classes(cfg: Config, count: int) -> None:
     """Sets the number of classes in all heads, and of weights in their losses."""
     old = 0
-    for path, old in list(heads(cfg.model)):
-        lookup(cfg, path)['num_classes'] = count
+    for path, classes in list(heads(cfg.model)):
+        lookup(cfg, path)['num_classes'], old = count, classes
     if 'num_classes' in (cfg.get('data_preprocessor') or {}):
         cfg.data_preprocessor.num_classes = count
     for _, node in walk(cfg.model):
@@ -227,7 +226,7 @@ def set_classes(cfg: Config, count: int) -> None:
             node['topk'] = fitting(node['topk'], count)
 
 
-def fitting(topk: int | Sequence[int], count: int) -> tuple[int, ...]:
+def fitting(topk: Any, count: int) -> tuple[int, ...]:
     """Those of topk that are below the number of classes."""
     return tuple(rank for rank in ([topk] if isinstance(topk, int) else topk)
                  if rank < count) or (1, )
@@ -256,7 +255,7 @@ def set_ignored(cfg: Config, index: int) -> None:
     """Sets the id of label maps that is no class wherever something counts or fills with it."""
     for path, _ in list(heads(cfg.model)):
         lookup(cfg, path)['ignore_index'] = index
-    for path, node in walk({key: cfg.get(key) for key in (
+    for _, node in walk({key: cfg.get(key) for key in (
             *LOADERS, 'model', 'data_preprocessor', 'val_evaluator', 'test_evaluator')}):
         kind = str(node.get('type')).split('.')[-1]
         if kind in ('BaseSegDataset', 'IoUMetric', 'RandomCrop'):
