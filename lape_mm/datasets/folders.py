@@ -212,7 +212,7 @@ def assemble(folder: Folder, layout: str, classes: list[str], samples: Sequence[
 
 
 def hold_out(folder: Folder, samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Splits off a share of each class; images that come later move none of those there are."""
+    """Splits off a share of each class by hashes, so that more images later do not move these."""
     groups: dict[int, list[tuple[int, Sample]]] = defaultdict(list)
     for sample in samples:
         digest = hashlib.sha256(sample.path.encode()).digest()
