@@ -16,7 +16,7 @@ from lape_mm.shipped import shipped
 
 from .checks.classes import heads
 from .config import lookup, walk
-from .drawing import DRAWS
+from .drawing import DRAWS, LEAST_SIDE
 from .errors import RunError
 
 # the short names of our recipes; tiny unless a name ends with another size
@@ -94,6 +94,8 @@ def edit(cfg: Config, args: Namespace) -> None:
         set_lr(cfg, args.lr)
     if side:
         notes.append(set_img_size(cfg, side))
+        if images and cfg.default_scope == 'mmpretrain':  # its pictures are of the crop's size
+            cfg.default_hooks.visualization.rescale_factor = max(1., LEAST_SIDE / side)
     world = int(os.environ.get('WORLD_SIZE', os.environ.get('SLURM_NTASKS', 1)))
     set_epochs(cfg, epochs, math.ceil(images / (batch * world)), notes)
     if args.dry:

@@ -75,7 +75,8 @@ def test_a_config_of_mmdet_and_one_of_its_own_options(root):
     own_data.yolo(root)
     import mmdet
     path = f'{mmdet.__path__[0]}/.mim/configs/yolox/yolox_tiny_8xb8-300e_coco.py'
-    cfg = read(path, '--data', root, '--epochs', 30, '--cfg-options', 'train_dataloader.batch_size=3')
+    cfg = read(path, '--data', root, '--epochs', 30,
+               '--cfg-options', 'train_dataloader.batch_size=3')
     inner = cfg.train_dataloader.dataset.dataset  # of the wrapper that mixes images
     assert inner.metainfo.classes == ['ant', 'bee'] and cfg.model.bbox_head.num_classes == 2
     assert cfg.custom_hooks[0].num_last_epochs == 2 and cfg.train_cfg.max_epochs == 30
