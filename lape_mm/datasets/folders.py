@@ -72,7 +72,7 @@ class Folder:
         self.notes: list[str] = []
         self.folders, self.files = [], []
         for here, folders, names in os.walk(self.root, followlinks=True):
-            folders[:] = [name for name in folders if name[0] not in '._']
+            folders[:] = [name for name in folders if not name.startswith(('.', '__'))]
             below = Path(here).relative_to(self.root)
             self.folders += [(below / name).as_posix() for name in folders]
             self.files += [(below / name).as_posix() for name in names if name[0] != '.']

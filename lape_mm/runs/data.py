@@ -16,7 +16,7 @@ from lape_mm.shipped import shipped
 
 from .checks.classes import heads
 from .config import lookup, walk
-from .drawing import DRAWS, LEAST_SIDE
+from .drawing import DRAWS, LEAST_SIDE, TILES
 from .errors import RunError
 
 # the short names of our recipes; tiny unless a name ends with another size
@@ -28,7 +28,6 @@ RECIPES = {
 OPTIONS = ('data', 'epochs', 'img_size', 'batch', 'lr', 'ignore_index', 'reduce_zero_label', 'dry')
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 DRY = {'mmdet': 224, 'mmseg': 128, 'mmpretrain': 64}  # pixels
-PICTURES = 12  # of ground truth, and of predictions at each validation
 # what a pipeline calls sizes in pixels
 SIZES = ('scale', 'scales', 'crop_size', 'img_scale', 'size', 'border', 'random_size_range')
 # what schedules and hooks count in epochs or iterations
@@ -82,14 +81,14 @@ def edit(cfg: Config, args: Namespace) -> None:
             epochs, side = epochs or 2, side or DRY[cfg.default_scope]
             for loader in LOADERS:
                 cfg[loader].num_workers = 0
-    batch = cfg.train_dataloader.batch_size
+    batch = cfg.train_dataloader.get('batch_size', 1)
     if args.batch or images:
         batch = args.batch or min(batch, 2 if args.dry else max(2, images // 10))
         cfg.train_dataloader.batch_size = batch
+        notes.append(f'batches of {batch} images a process')
         if not args.lr and (base := lookup(cfg, 'auto_scale_lr.base_batch_size')):
             cfg.auto_scale_lr.enable = True
-            notes.append(f'batches of {batch} images a process; the learning rate '
-                         f'{cfg.optim_wrapper.optimizer.lr:g} is for {base} a step and is scaled')
+            notes[-1] += f'; the learning rate is for {base} a step, and is scaled'
     if args.lr:
         set_lr(cfg, args.lr)
     if side:
@@ -100,7 +99,7 @@ def edit(cfg: Config, args: Namespace) -> None:
     set_epochs(cfg, epochs, math.ceil(images / (batch * world)), notes)
     if args.dry:
         cfg.train_cfg.val_interval = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters
-    if os.environ.get('RANK', '0') == '0':
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
         print(*(f'data: {note}' for note in notes), sep='\n', flush=True)
 
 
@@ -110,8 +109,9 @@ def read_data(cfg: Config, args: Namespace) -> Data:
     if scope != 'mmseg' and (args.reduce_zero_label or args.ignore_index is not None):
         raise RunError('--ignore-index and --reduce-zero-label are for label maps, which only '
                        'configs of mmseg read')
-    if scope not in DRY:
-        raise RunError(f'--data: default_scope={scope!r}, expected one of {", ".join(DRY)}')
+    if scope not in DRY or not all(cfg.get(name) for name in LOADERS):
+        raise RunError(f'--data: the config has no default_scope of {", ".join(DRY)}, or lacks one '
+                       f'of {", ".join(LOADERS)}')
     try:
         data = read_folder(args.data, scope, ignore_index=args.ignore_index,
                            reduce_zero_label=bool(args.reduce_zero_label))
@@ -168,7 +168,7 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
     hook = cfg.setdefault('default_hooks', ConfigDict()).setdefault(
         'visualization', ConfigDict(type=kind))
     step = 1 if scope == 'mmpretrain' else cfg.val_dataloader.get('batch_size', 1)
-    hook.update({switch: True, 'interval': math.ceil(len(data.val) / step / PICTURES)})
+    hook.update({switch: True, 'interval': math.ceil(len(data.val) / step / TILES)})
 
 
 def dataset_of(data: Data, index: str, place: Sequence[str], source: Mapping) -> dict:
@@ -217,14 +217,16 @@ def set_classes(cfg: Config, count: int) -> None:
         lookup(cfg, path)['num_classes'], old = count, classes
     if 'num_classes' in (cfg.get('data_preprocessor') or {}):
         cfg.data_preprocessor.num_classes = count
-    for _, node in walk(cfg.model):
+    for path, node in walk(cfg.model):
+        if 'num_classes' in node and path.rpartition('.')[2].startswith('loss'):
+            node['num_classes'] = count
         if 'num_things_classes' in node:
             old = node['num_things_classes'] + node['num_stuff_classes']
             node.update(num_things_classes=count, num_stuff_classes=0)
         weights = node.get('class_weight')
         if isinstance(weights, list) and old and len(weights) - old in (0, 1):
             node['class_weight'] = [1.] * count + weights[old:]
-        if 'topk' in node:
+        if 'topk' in node and cfg.default_scope == 'mmpretrain':
             node['topk'] = fitting(node['topk'], count)
 
 

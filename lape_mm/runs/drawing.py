@@ -70,7 +70,7 @@ def draw_truth(runner: Runner) -> str:
 
 
 def draw_last(runner: Runner) -> str:
-    """Puts the pictures of the last validation on a sheet; returns its path."""
+    """Puts the pictures of the last validation, if any, on a sheet; returns its path."""
     steps = {path: int(path.stem.rpartition('_')[2])
              for path in sorted(Path(runner.log_dir).glob('vis_data/vis_image/*_*.png'))}
     return sheet([path for path, step in steps.items() if step >= runner.iter
@@ -90,9 +90,10 @@ def sheet(pictures: Sequence[str | os.PathLike], path: str, wide: int = 1) -> st
         tiles.append(cv2.copyMakeBorder(image, 0, rest[0], 0, rest[1], cv2.BORDER_CONSTANT,
                                         value=(255, 255, 255)))
     row = 4 // wide
-    tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % row)
-    cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + row])
-                                 for start in range(0, len(tiles), row)]))
+    if tiles:
+        tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % row)
+        cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + row])
+                                     for start in range(0, len(tiles), row)]))
     return path
 
 
