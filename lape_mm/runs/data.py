@@ -109,9 +109,9 @@ def read_data(cfg: Config, args: Namespace) -> Data:
     if scope != 'mmseg' and (args.reduce_zero_label or args.ignore_index is not None):
         raise RunError('--ignore-index and --reduce-zero-label are for label maps, which only '
                        'configs of mmseg read')
-    if scope not in DRY or not all(cfg.get(name) for name in LOADERS):
-        raise RunError(f'--data: the config has no default_scope of {", ".join(DRY)}, or lacks one '
-                       f'of {", ".join(LOADERS)}')
+    if scope not in DRY or not all(cfg.get(name) for name in ('model', *LOADERS)):
+        raise RunError(f'--data: the config has no default_scope of {", ".join(DRY)}, or lacks '
+                       f'model, {", ".join(LOADERS[:2])} or {LOADERS[2]}')
     try:
         data = read_folder(args.data, scope, ignore_index=args.ignore_index,
                            reduce_zero_label=bool(args.reduce_zero_label))
@@ -148,11 +148,11 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
         pipeline = source.get('pipeline') or []
         steps = [str(step['type']).split('.')[-1] for step in pipeline]
         needed = {'LoadImageFromFile', *(() if scope == 'mmpretrain' else ('LoadAnnotations',))}
-        if split == 'train' and not needed <= {*steps} or any(
-                step.get('with_seg') and scope == 'mmdet' for step in pipeline):
-            raise RunError(f"--data: the pipeline of {name} ({', '.join(steps)}) reads something "
-                           f"else than images and {' or '.join(TASKS[scope])}: choose another "
-                           'config')
+        stuff = scope == 'mmdet' and any(step.get('with_seg') for step in pipeline)
+        if split == 'train' and not needed <= {*steps} or stuff:
+            raise RunError(f'--data: the pipeline of {name} ({", ".join(steps)}) '
+                           f'{"also reads maps of stuff" if stuff else "reads other data"}, not '
+                           f'only {" or ".join(TASKS[scope])}; choose another config')
         made = [dict(dataset_of(data, *entry, source), data_root=cfg.data_root, metainfo=metainfo,
                      test_mode=split == 'val', pipeline=pipeline) for entry in index[split]]
         node.clear()
