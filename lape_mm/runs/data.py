@@ -16,7 +16,6 @@ from lape_mm.shipped import shipped
 
 from .checks.classes import heads
 from .config import lookup, walk
-from .drawing import DRAWS, LEAST_SIDE, TILES
 from .errors import RunError
 
 # the short names of our recipes; tiny unless a name ends with another size
@@ -93,8 +92,6 @@ def edit(cfg: Config, args: Namespace) -> None:
         set_lr(cfg, args.lr)
     if side:
         notes.append(set_img_size(cfg, side))
-        if images and cfg.default_scope == 'mmpretrain':  # its pictures are of the crop's size
-            cfg.default_hooks.visualization.rescale_factor = max(1., LEAST_SIDE / side)
     world = int(os.environ.get('WORLD_SIZE', os.environ.get('SLURM_NTASKS', 1)))
     set_epochs(cfg, epochs, math.ceil(images / (batch * world)), notes)
     if args.dry:
@@ -130,7 +127,7 @@ def few(samples: list, count: int) -> list:
 
 
 def set_data(cfg: Config, data: Data, args: Namespace) -> None:
-    """Points loaders, heads, evaluators and pictures of a config at a folder's data."""
+    """Points loaders, heads and evaluators of a config at a folder's data."""
     cfg.pop('scenes', None)
     cfg.data_root = str(data.root)
     scope, count = cfg.default_scope, len(data.classes)
@@ -164,11 +161,6 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
     set_evaluators(cfg, index['val'][0][0], masks, count)
     if args.ignore_index:
         set_ignored(cfg, args.ignore_index)
-    kind, switch = DRAWS[scope]
-    hook = cfg.setdefault('default_hooks', ConfigDict()).setdefault(
-        'visualization', ConfigDict(type=kind))
-    step = 1 if scope == 'mmpretrain' else cfg.val_dataloader.get('batch_size', 1)
-    hook.update({switch: True, 'interval': math.ceil(len(data.val) / step / TILES)})
 
 
 def dataset_of(data: Data, index: str, place: Sequence[str], source: Mapping) -> dict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -69,31 +68,19 @@ def draw_truth(runner: Runner) -> str:
         return sheet(pictures, f'{runner.work_dir}/truth.jpg')
 
 
-def draw_last(runner: Runner) -> str:
-    """Puts the pictures of the last validation, if any, on a sheet; returns its path."""
-    steps = {path: int(path.stem.rpartition('_')[2])
-             for path in sorted(Path(runner.log_dir).glob('vis_data/vis_image/*_*.png'))}
-    return sheet([path for path, step in steps.items() if step >= runner.iter
-                  or step == runner.epoch][:TILES], f'{runner.work_dir}/predictions.jpg',
-                 1 if runner.cfg.default_scope == 'mmpretrain' else 2)
-
-
-def sheet(pictures: Sequence[str | os.PathLike], path: str, wide: int = 1) -> str:
-    """Puts pictures into tiles, ``wide`` times as wide as high, of one file; returns its path."""
+def sheet(pictures: Sequence[str | os.PathLike], path: str) -> str:
+    """Puts pictures into tiles of one file, four in a row; returns its path."""
     tiles = []
     for picture in pictures:
         image: Any = cv2.imread(str(picture))
-        height, width = image.shape[:2]
-        scale = min(LEAST_SIDE / height, wide * LEAST_SIDE / width)
+        scale = LEAST_SIDE / max(image.shape[:2])
         image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        rest = LEAST_SIDE + 8 - image.shape[0], wide * LEAST_SIDE + 8 - image.shape[1]
-        tiles.append(cv2.copyMakeBorder(image, 0, rest[0], 0, rest[1], cv2.BORDER_CONSTANT,
+        down, right = (LEAST_SIDE + 8 - side for side in image.shape[:2])
+        tiles.append(cv2.copyMakeBorder(image, 0, down, 0, right, cv2.BORDER_CONSTANT,
                                         value=(255, 255, 255)))
-    row = 4 // wide
-    if tiles:
-        tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % row)
-        cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + row])
-                                     for start in range(0, len(tiles), row)]))
+    tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % 4)
+    cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + 4])
+                                 for start in range(0, len(tiles), 4)]))
     return path
 
 

@@ -24,7 +24,7 @@ from . import data
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders
-from .drawing import draw_last, draw_tested, draw_truth
+from .drawing import draw_tested, draw_truth
 from .errors import RunError
 from .loading import FittingWeightsHook, check_tested
 from .optim import set_amp, set_auto_scale_lr
@@ -65,7 +65,6 @@ def train(args: Namespace) -> None:
         runner.train()
     print_training(runner)
     if own:
-        print(f'predictions: {short(draw_last(runner))}')
         print(f"config:      {short(os.path.join(cfg.work_dir, 'config.py'))}")
 
 

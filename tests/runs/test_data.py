@@ -126,7 +126,7 @@ def test_a_dry_run(name, kind, root, capsys):
     assert main(['train', name, '--data', str(root), '--dry', '--work-dir', 'dry', '--img-size',
                  '64']) == 0
     printed = capsys.readouterr().out
-    for line in ('data: ', 'truth: ', 'metrics: ', 'predictions: dry/predictions.jpg'):
+    for line in ('data: ', 'truth: ', 'metrics: ', 'report: ', 'config:      dry/config.py'):
         assert f'\n{line}' in f'\n{printed}'
     assert (root.parent / 'dry/truth.jpg').stat().st_size > 1000
     checkpoint = next((root.parent / 'dry').glob('*2.pth'), None) or next(
