@@ -16,8 +16,10 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,7 +28,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
-from lape_mm.wording import some
+from lape_mm.wording import first_line, some
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 SPLIT = re.compile(r'(train|val|test)(?:ing|id|idation)?(?:20\d\d)?')
@@ -82,7 +84,8 @@ class Folder:
             raise ValueError(f'{root}: holds no image ({", ".join(IMAGES)}), or does not exist')
         self.by_name = defaultdict(list)
         for path in self.images:
-            self.by_name[path.rpartition('/')[2]].append(path)
+            for name in (Path(path).name, Path(path).stem):
+                self.by_name[name].append(path)
 
     def having(self, *suffixes: str) -> list[str]:
         """Files with one of the suffixes."""
@@ -98,10 +101,12 @@ class Folder:
                 len(os.path.commonprefix([path, near]))
         return max(self.by_name.get(parts[-1], []), key=fit, default=None)
 
-    def open(self, path: str) -> Image.Image:
+    @contextmanager
+    def open(self, path: str) -> Iterator[Image.Image]:
         """An image whose pixels are not read yet."""
         try:
-            return Image.open(self.root / path)
+            with Image.open(self.root / path) as image:
+                yield image
         except OSError as error:
             raise ValueError(f'{self.root / path}: cannot be read as an image; mend or delete '
                              'it') from error
@@ -300,7 +305,7 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
             outline, box = entry.get('segmentation') or None, entry.get('bbox')
             if not box and isinstance(outline, list):
                 box = polygon(label, sum(outline, []))['bbox']
-            if not isinstance(box, list) or len(box) != 4:
+            if not isinstance(box, list) or [isinstance(one, Real) for one in box] != [True] * 4:
                 raise ValueError(f'{where}: object {entry.get("id")} has bbox={box!r}, expected '
                                  '[x, y, width, height]; export it again')
             samples[found[entry['image_id']]].objects.append(dict(
@@ -347,7 +352,8 @@ def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Samp
         except (ElementTree.ParseError, TypeError, ValueError) as error:
             raise ValueError(f'{where}: is no annotation of PASCAL VOC ({error}); export it '
                              'again') from error
-        image = folder.find_image(stem + Path(name).suffix, file) or folder.find_image(name, file)
+        image = folder.find_image(stem + Path(name).suffix, file) or folder.find_image(
+            name, file) or folder.find_image(stem, file)
         if not image:
             raise ValueError(f'{where}: its image {name} is not in {folder.root}; put it there')
         sample = Sample(image, lists.get(stem) or split_of(image), size=folder.size(image))
@@ -385,7 +391,11 @@ def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
     import yaml  # type: ignore[import-untyped]  # timm needs it, too
     names: Any = None
     for path in folder.having('.yaml', '.yml'):
-        content = yaml.safe_load((folder.root / path).read_text('utf-8'))
+        try:
+            content = yaml.safe_load((folder.root / path).read_text('utf-8', 'replace'))
+        except yaml.YAMLError as error:
+            raise ValueError(f'{folder.root / path}: is no YAML file ({first_line(error)}); mend '
+                             'or delete it') from error
         names = names or isinstance(content, dict) and content.get('names')
     if isinstance(names, dict):
         names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
@@ -409,7 +419,10 @@ def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
 
 def yolo_object(row: Sequence[str], count: int, size: tuple[int, int]) -> dict:
     """A row as a COCO annotation."""
-    label, *values = map(float, row)
+    try:
+        label, *values = map(float, row)
+    except ValueError as error:
+        raise ValueError(f'{error}; write rows of numbers, or delete the file') from error
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise ValueError(f'{len(row)} numbers; write class x y width height, or a class and the '
                          'points of a polygon')

@@ -89,7 +89,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     group.add_argument('--batch', type=above_zero(int), metavar='N', help='images a process')
     group.add_argument('--lr', type=above_zero(float), metavar='RATE',
                        help="learning rate; otherwise --data and --batch scale the recipe's")
-    group.add_argument('--ignore-index', type=int, choices=range(256), metavar='ID',
+    group.add_argument('--ignore-index', type=int, metavar='ID',
                        help='id in label maps that is no class; 0 means --reduce-zero-label')
     group.add_argument('--reduce-zero-label', action='store_true', default=None,
                        help='0 in label maps is unlabelled, and classes begin at 1')

@@ -50,6 +50,8 @@ def settle(args: Namespace) -> None:
     """Checks the options against each other, and names the work folder after config and data."""
     if args.ignore_index == 0:
         args.ignore_index, args.reduce_zero_label = None, True
+    if args.ignore_index is not None and args.ignore_index not in range(256):
+        raise RunError(f'--ignore-index {args.ignore_index}: expected an id from 0 to 255')
     if args.reduce_zero_label and args.ignore_index not in (None, 255):
         raise RunError('--ignore-index N and --reduce-zero-label exclude each other: 0 and 255 '
                        'are unlabelled then')

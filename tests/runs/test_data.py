@@ -116,7 +116,8 @@ def test_options_that_contradict(words, text, root):
 
 @pytest.mark.long
 @pytest.mark.parametrize('name, kind', [
-    ('configs/quickstart/mask_rcnn.py', 'yolo'), ('upernet', 'maps'), ('deit', 'classes')])
+    ('configs/quickstart/mask_rcnn.py', 'yolo'), ('configs/quickstart/upernet.py', 'maps'),
+    ('deit', 'classes')])
 def test_a_dry_run(name, kind, root, capsys):
     from lape_mm.__main__ import main
     from lape_mm.shipped import shipped
