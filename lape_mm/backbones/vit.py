@@ -252,10 +252,10 @@ class DeiT(VisionTransformer):
             last_norm=None if sizes['fc_norm'] else True, drop_path_rate=drop_path_rate,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg, **given)
         self.global_pool = sizes['global_pool']
-        self.fc_norm = nn.LayerNorm(self.embed_dim, eps=given['norm_eps']) \
-            if self.norm is None else None
-        self.freeze()
         self.out_indices = check_out_indices(out_indices, self.depth, 'layers')
+        self.fc_norm = nn.LayerNorm(self.embed_dim, eps=given['norm_eps']) \
+            if self.norm is None and not self.out_indices else None
+        self.freeze()
 
     @property
     def pools_class_token(self) -> bool:
@@ -272,7 +272,8 @@ class DeiT(VisionTransformer):
         (B, C) each, for mmpretrain's DeiTClsHead.
 
         With ``out_indices``, to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them.
-        The last map is taken after the last LayerNorm and ``post_norm``.
+        The last map is taken after the last LayerNorm, unless that is an ``fc_norm``, and
+        ``post_norm``.
         """
         if not self.out_indices:
             x = self.encode(img)

@@ -190,12 +190,40 @@ def test_patches_of_14_pixels_lie_where_they_are_in_the_image(variant):
             torch.testing.assert_close(level[0, 0, 0, inside], centres[inside])
 
 
+def test_timms_names_with_joinings():
+    import lape_mm.timm as registered
+    for arch in ARCHS.values():
+        assert not arch.timm or f'lape_mm_{arch.timm.split(".")[0]}' in registered.ARCHITECTURES
+    image = torch.randn(1, 3, 56, 42)
+    for joining in ('default', 'mpvg'):
+        model = timm.create_model(f'lape_mm_eva02_tiny_patch14_224.{joining}', num_classes=5).eval()
+        assert model(image).shape == (1, 5)
+        groups = timm.models.group_parameters(model, model.group_matcher())
+        assert sorted(sum(groups.values(), [])) == sorted(dict(model.named_parameters()))
+        torch.testing.assert_close(
+            model(image), model.forward_head(model.forward_features(image)))
+    maps = timm.create_model('lape_mm_vit_adapter_eva02_tiny.pvg', features_only=True)(image)
+    assert [tuple(level.shape[2:]) for level in maps] == [(14, 11), (7, 6), (4, 3), (2, 2)]
+
+
 @pytest.mark.long
-def test_adapter_exports(tmp_path):
+def test_adapter_compiles_as_one_graph():
+    torch.manual_seed(0)
+    image = torch.randn(2, 3, 64, 96)
+    for name in ('dinov2_small_reg', 'dinov3_small'):
+        model = adapter(name, 'mpvg').eval()
+        compiled = torch.compile(model, fullgraph=True, backend='eager')
+        assert gap(compiled(image), model(image)) <= 1e-5
+    torch.compiler.reset()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', ['dinov3_small', 'dinov2_small_reg', 'eva02_base'])
+def test_adapter_exports(name, tmp_path):
     pytest.importorskip('onnxruntime')
     torch.manual_seed(0)
-    model = fold(adapter('dinov3_small', 'mpvg').eval(), (64, 96))
-    image = torch.randn(2, 3, 64, 96)
+    model = fold(adapter(name, 'mpvg').eval(), (70, 96))
+    image = torch.randn(2, 3, 70, 96)
     path = str(tmp_path / 'a.onnx')
     torch.onnx.export(model, (image,), path, dynamo=True, opset_version=18, verbose=False,
                       input_names=['image'])
