@@ -1,7 +1,7 @@
 """Reads a config and applies the tools' options to it."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from .errors import RunError
 
 
 def load_config(path: str, *, options: Mapping | None = None,
-                joining: str | Mapping | None = None, work_dir: str | None = None) -> Config:
-    """Reads a config and applies --cfg-options, then --joining, then --work-dir.
+                joining: str | Mapping | None = None, work_dir: str | None = None,
+                edit: Callable[[Config], None] | None = None) -> Config:
+    """Reads a config, edits it, and applies --cfg-options, then --joining, then --work-dir.
 
     Raises:
         RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
@@ -39,6 +40,8 @@ def load_config(path: str, *, options: Mapping | None = None,
         cfg = Config.fromfile(path)
     except Exception as error:  # a config is code: anything may happen in it
         raise RunError(f'config {path} cannot be read: {type(error).__name__}: {error}') from error
+    if edit is not None:
+        edit(cfg)
     merge_options(cfg, options or {})
     check_retired(cfg)
     if joining is not None:
