@@ -63,10 +63,10 @@ class SizeAction(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_size(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
+def add_size(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --img-size; ``what`` completes its help."""
     parser.add_argument('--img-size', nargs='+', type=int, action=SizeAction, metavar='PIXELS',
-                        required=required, help=f'side, or height and width, {what}')
+                        help=f'side, or height and width, {what}')
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
