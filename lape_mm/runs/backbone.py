@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from math import log2
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ IMAGENET = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
 ADAMW = dict(mmdet=dict(lr=1e-4, weight_decay=.05), mmseg=dict(lr=12e-5, weight_decay=.01),
              mmpretrain=dict(lr=1e-3, weight_decay=.05))
 LAYER_DECAY = .95
+PREPROCESSOR = r'(model\.|model\.detector\.)?data_preprocessor(\.data_preprocessor)*'
 CONSUMERS = ('neck', 'head', 'roi_head', 'decode_head', 'auxiliary_head', 'bbox_head', 'mask_head',
              'rpn_head', 'panoptic_head', 'semantic_head', 'query_head', 'panoptic_fusion_head')
 
@@ -60,13 +61,13 @@ def set_backbone(cfg: Config, name: str) -> None:
         RunError: the name is unknown, or a part of the config has no place for the new maps.
     """
     kind, arch = parse(name)
+    forget_weights(cfg)
     try:
         with registry.MODELS.switch_scope_and_registry(cfg.get('default_scope')), silence():
             where, owner = find_owner(cfg)
             Replacement(cfg, where, owner, kind, arch).carry_out()
     except Unfit as unfit:
         raise RunError(f'--backbone {name}: {unfit}') from unfit
-    forget_weights(cfg)
     set_normalisation(cfg)
     set_optimizer(cfg)
     imports = cfg.get('custom_imports') or {}
@@ -420,8 +421,9 @@ def forget_weights(cfg: Config) -> None:
 
 def set_normalisation(cfg: Config) -> None:
     """ImageNet's mean and standard deviation, RGB, and maps without a rest."""
-    for path, node in walk({key: cfg[key] for key in ('data_preprocessor', 'model') if key in cfg}):
-        if path.split('.')[-1] == 'data_preprocessor' and 'mean' in node:
+    for path, node in walk(dict(cfg.items())):
+        # a tracker's reid model has its own
+        if re.fullmatch(PREPROCESSOR, path) and 'mean' in node:
             node.update({key: list(value) for key, value in IMAGENET.items()})
             rgb = 'to_rgb' if cfg.default_scope == 'mmpretrain' or 'to_rgb' in node \
                 else 'bgr_to_rgb'
@@ -451,33 +453,3 @@ def set_optimizer(cfg: Config) -> None:
 def to_list(value: Any) -> list:
     """A value, or several, as a list."""
     return [value] if isinstance(value, str) else list(value or [])
-
-
-def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
-    """A line "key: was -> is" for each setting that differs; a ``type`` takes its whole dict."""
-    if old == new:
-        return
-    same = isinstance(old, Mapping) and isinstance(new, Mapping) and (
-        old.get('type') == new.get('type') or not path)
-    if same:
-        for key in [*old, *(key for key in new if key not in old)]:
-            yield from changes(old.get(key, ABSENT), new.get(key, ABSENT),
-                               f'{path}.{key}' if path else str(key))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(
-            isinstance(one, Mapping) for one in old):
-        for index, (before, after) in enumerate(zip(old, new)):
-            yield from changes(before, after, f'{path}.{index}')
-    else:
-        yield f'{path}: {written(old)} -> {written(new)}'
-
-
-ABSENT = object()
-
-
-def written(value: Any) -> str:
-    """A setting in a line of `changes`."""
-    if value is ABSENT:
-        return 'not set'
-    if isinstance(value, Mapping):
-        return f'dict({", ".join(f"{key}={written(one)}" for key, one in value.items())})'
-    return repr(value)

@@ -82,8 +82,8 @@ def test(args: Namespace) -> None:
 def read_config(args: Namespace) -> Config:
     """The config with what all tools take."""
     apply_trust(args)
-    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
-                      work_dir=args.work_dir)
+    cfg = load_config(args.config, options=args.cfg_options, backbone=args.backbone,
+                      joining=args.joining, work_dir=args.work_dir)
     cfg.launcher = args.launcher
     return cfg
 
@@ -91,7 +91,8 @@ def read_config(args: Namespace) -> Config:
 def overrides(args: Namespace) -> dict:
     """What the command line changes of a config, for the run's record."""
     named = {'--' + name.replace('_', '-'): value for name in (
-        'joining', 'amp', 'auto_scale_lr', 'strict_data') if (value := getattr(args, name, None))}
+        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data')
+        if (value := getattr(args, name, None))}
     return {**named, **(args.cfg_options or {})}
 
 
