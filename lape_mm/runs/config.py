@@ -20,7 +20,6 @@ from .checks.report import Report
 from .checks.signatures import check_call
 from .errors import RunError
 
-
 ABSENT = object()  # a setting that a config does not have
 
 
