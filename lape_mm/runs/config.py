@@ -212,6 +212,22 @@ def lookup(cfg: Config, key: str):
     return node
 
 
+def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
+    """Writes a config with all its bases and options into one file that OpenMMLab's tools take.
+
+    Raises:
+        RunError: the file exists, is not a .py file, or its folder does not exist.
+    """
+    target = Path(path)
+    if target.suffix != '.py' or target.exists() or not target.absolute().parent.is_dir():
+        raise RunError(f'--write {path}: expected a new .py file in a folder that exists')
+    own = cfg if work_dir else Config({key: value for key, value in cfg.items()
+                                       if key not in ('work_dir', 'launcher')})
+    target.write_text(f'# {Path(cfg.filename or "").name} with the options of a command line\n'
+                      + own.pretty_text)
+    print(f'written: {path}')
+
+
 def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
     """A line "key: was -> is" for each setting that differs; a ``type`` takes its whole dict."""
     if old == new:

@@ -45,8 +45,8 @@ def export(args: Namespace) -> None:
     height, width = size = (args.img_size * 2)[:2]
     if min(size) < 1:
         raise RunError(f'--img-size {height} {width}: expected at least one pixel')
-    cfg = load_config(args.config, options=args.cfg_options, backbone=args.backbone,
-                      joining=args.joining)
+    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
+                      backbone=getattr(args, 'backbone', None))
     turned = turns_channels(cfg)
     # BGR as OpenCV reads it, which is what the exported model takes
     images = [fit(torch.from_numpy(read_image(path)).permute(2, 0, 1), size)
