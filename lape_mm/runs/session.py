@@ -94,7 +94,8 @@ def read_config(args: Namespace) -> Config:
     """The config with what all tools take."""
     apply_trust(args)
     cfg = load_config(args.config, options=args.cfg_options,
-                      backbone=getattr(args, 'backbone', None), joining=args.joining, work_dir=args.work_dir)
+                      backbone=getattr(args, 'backbone', None), joining=args.joining,
+                      work_dir=args.work_dir)
     cfg.launcher = args.launcher
     return cfg
 

@@ -42,7 +42,7 @@ def augmented(pipeline: list, ratios: tuple[float, ...]) -> list:
                       if str(step['type']).split('.')[-1].startswith('LoadImage')), -1)
     pack = deepcopy(pipeline[-1])
     if not str(pack['type']).split('.')[-1].startswith('Pack'):
-        raise RunError(f'--tta: the test pipeline ends with {pack["type"]}, expected one that packs')
+        raise RunError(f'--tta: the test pipeline ends with {pack["type"]}, expected Pack...')
     pack['meta_keys'] = tuple(dict.fromkeys((*pack.get('meta_keys', ()), *META)))
     flips = [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0., 1.)]
     steps = [[step] if not (step['type'] == 'Resize' and 'scale' in step) else [
