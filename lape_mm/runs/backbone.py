@@ -7,7 +7,6 @@ follow. Nothing here knows a config by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from copy import deepcopy
 from math import log2
 from typing import Any
@@ -98,8 +97,8 @@ class Replacement:
 
     def __init__(self, cfg: Config, kind: str, arch: str):
         self.cfg, self.kind, self.arch, self.scope = cfg, kind, arch, cfg.default_scope
-        self.where = next((where for where in ('model', 'model.detector') if isinstance(
-            lookup(cfg, f'{where}.backbone'), Mapping)), '')
+        self.where = next((where for where in ('model', 'model.detector') if lookup(
+            cfg, f'{where}.backbone.type')), '')
         self.owner: Any = lookup(cfg, self.where)
 
     def carry_out(self) -> None:
@@ -120,7 +119,7 @@ class Replacement:
             self.owner.pop('neck')
             old = after
         new = self.place(old)
-        if 'neck' in self.owner:
+        if self.owner.get('neck'):
             self.owner.neck = follow(self.owner.neck, old, new, 'neck')
             old, new = after, self.neck_maps(new)
         for name in HEADS:
@@ -204,6 +203,9 @@ class Replacement:
         strides = ', '.join(f'{one.stride:g}' for one in old)
         exact = [log2((one.stride or 1.) / 4) for one in old]
         levels = tuple(min(LEVELS, key=lambda level: abs(one - level)) for one in exact)
+        index = lookup(self.owner, 'decode_head.in_index')
+        if {*levels} == {2} and index == list(LEVELS):  # UPerNet on a plain ViT wants a pyramid
+            levels, exact = LEVELS, list(LEVELS)
         # boxes are placed by strides; segmentation heads resize
         off = self.scope == 'mmdet' and any(abs(one - at) > .3 for one, at in zip(exact, levels))
         if self.kind == 'DeiT':
@@ -240,7 +242,9 @@ class Replacement:
         check_operators(model)
         if self.scope == 'mmpretrain':
             return
-        node, inner = self.owner.backbone, model if self.where == 'model' else model.detector
+        node = self.owner.backbone
+        inner = next(part for part in model.modules()
+                     if type(getattr(part, 'backbone', None)).__name__ == self.kind)
         levels = node.out_indices
         if self.kind == 'ViTAdapter':
             new = outputs(inner.backbone.eval(), images(), self.where)
@@ -270,9 +274,11 @@ def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
     first = node[0] if neck and isinstance(node, list) else node
     part: Any
     for path, part in [('', first)] if neck else walk({name: node}):
-        if isinstance(part.get('out_channels'), (list, tuple)) if neck \
-                else path.endswith('roi_extractor'):
-            part.out_channels = replaced(part.out_channels, before, after, None)
+        wide, read = part.get('out_channels'), part.get('in_channels')
+        # RoI extractors, and necks that hand the first maps on
+        if path.endswith('roi_extractor') or neck and isinstance(wide, (list, tuple)) \
+                and wide[:len(before)] == read:
+            part.out_channels = replaced(wide, before, after, None)
         if 'c1_in_channels' in part:
             part.c1_in_channels = replaced(part.c1_in_channels, before, after, 0)
         if 'in_channels' in part:

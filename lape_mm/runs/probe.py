@@ -62,9 +62,11 @@ def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Ma
             try:
                 found = part.to('meta')(given)
             except Exception:  # whatever does not work without values
-                zeros = [torch.zeros_like(one, device='cpu') for one in (
-                    [given] if isinstance(given, Tensor) else given)]
+                zeros = tuple(torch.zeros_like(one, device='cpu') for one in (
+                    [given] if isinstance(given, Tensor) else given))
                 part.to_empty(device='cpu')
+                for value in (*part.parameters(), *part.buffers()):
+                    value.zero_()  # operators may read outside of a map for NaN
                 found = part(zeros[0] if isinstance(given, Tensor) else zeros)
     except Exception as error:
         raise Unfit(f'{what} cannot be run: {short(error)}') from error
@@ -80,24 +82,24 @@ def images(side: int = SIDE) -> Tensor:
     return torch.empty(2, 3, side, side, device='meta')
 
 
-def tensors(maps: list[Map]) -> list[Tensor]:
+def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
     """Meta tensors (2, C, h, w) of these channels and strides."""
     sides = [round(SIDE / (one.stride or SIDE)) for one in maps]
-    return [torch.empty(2, one.channels, side, side, device='meta')
-            for one, side in zip(maps, sides)]
+    return tuple(torch.empty(2, one.channels, side, side, device='meta')
+                 for one, side in zip(maps, sides))
 
 
 def read_maps(model: Any, maps: list[Map]) -> set[int]:
     """Indices of the maps that the neck, or mmseg's heads, read; all where that cannot be said."""
     if (neck := getattr(model, 'neck', None)) is not None:
-        parts = [neck]
+        parts = [neck[0] if isinstance(neck, nn.Sequential) else neck]
     else:
         heads = [getattr(model, name, None) for name in ('decode_head', 'auxiliary_head')]
         parts = [one for head in heads if head is not None
                  for one in (head if isinstance(head, nn.ModuleList) else [head])]
     read: set[int] = set()
     for part in parts:
-        given = [one.requires_grad_() for one in tensors(maps)]
+        given = tuple(one.requires_grad_() for one in tensors(maps))
         try:
             found = [value.sum() for _, value in entries(dict(found=part.to('meta')(given)))
                      if isinstance(value, Tensor) and value.requires_grad]
@@ -113,8 +115,9 @@ def check_backbone_attributes(model: nn.Module) -> None:
     for part in model.modules():
         backbone = getattr(part, 'backbone', None)
         for cls in type(part).__mro__ if isinstance(backbone, nn.Module) else ():
-            for name in re.findall(r'self\.backbone\.(\w+)', code(cls)):
-                if not hasattr(backbone, name):
+            text = code(cls)
+            for name in re.findall(r'self\.backbone\.(\w+)', text):
+                if not hasattr(backbone, name) and f"hasattr(self.backbone, '{name}')" not in text:
                     raise Unfit(f'{cls.__name__} reads backbone.{name}, which the old backbone '
                                 'alone has')
 
