@@ -31,7 +31,8 @@ from lape_mm.runs.config import configs_of, load_config, lookup, walk
 from lape_mm.runs.errors import RunError
 
 ROOT = Path(__file__).parents[1]
-BARS = dict(mmdet=95, mmseg=47)
+BARS = dict(mmseg=47, mmdet=95)
+COMMON = ('coco', 'ade20k', 'cityscapes')
 RESULTS = ('works', 'refused', 'fails')
 LIMIT = 600  # seconds
 FEW = dict(nms_pre=100, max_per_img=20, num=32, nms_post=100)
@@ -40,11 +41,13 @@ SIZES = dict(mmdet=256, mmseg=128)
 
 
 def plain_configs(package: str) -> list[str]:
-    """A config with a model of each folder: the shortest name, of those with r50 if there are."""
+    """A config with a model of each folder: ResNet-50 and a common data set first, then the
+    shortest name."""
     chosen, root = [], configs_of(package)
     for folder in sorted(path for path in root.iterdir() if path.name != '_base_'):
         names = sorted(folder.glob('*.py'), key=lambda path: (
-            'r50' not in path.name, len(path.name), path.name))
+            'r50' not in path.name, not any(one in path.name for one in COMMON), len(path.name),
+            path.name))
         found = next((path for path in names if has_model(path)), None)
         if found:
             chosen.append(f'{package}::{found.relative_to(root)}')
