@@ -26,7 +26,7 @@ from .probe import (
     Unfit,
     build,
     check_backbone_attributes,
-    check_operators,
+    check_installed,
     images,
     outputs,
     read_maps,
@@ -118,14 +118,14 @@ class Replacement:
         elif only_makes_pyramid(old, after):
             self.owner.pop('neck')
             old = after
-        new = self.place(old)
+        placed = new = self.place(old)
         if self.owner.get('neck'):
             self.owner.neck = follow(self.owner.neck, old, new, 'neck')
             old, new = after, self.neck_maps(new)
         for name in HEADS:
             if self.owner.get(name) and len(old) == len(new):
                 self.owner[name] = follow(self.owner[name], old, new, name)
-        self.settle(unmodified)
+        self.settle(unmodified, placed)
 
     def refuse(self) -> None:
         """Refuses structures that need the old backbone itself."""
@@ -223,8 +223,12 @@ class Replacement:
             return LEVELS
         return levels
 
-    def settle(self, unmodified: Any) -> None:
+    def settle(self, unmodified: Any, new: list[Map]) -> None:
         """Builds the model; drops levels that nobody reads, and chooses ViT-Adapter's variant.
+
+        Args:
+            unmodified: the model as it was.
+            new: the new backbone's maps.
 
         Raises:
             Unfit: the model cannot be built, reads the old backbone itself, or needs compiled
@@ -239,7 +243,7 @@ class Replacement:
                 raise Unfit(f'with its own backbone, too, the {own}') from own
             raise unfit
         check_backbone_attributes(model)
-        check_operators(model)
+        check_installed(model)
         if self.scope == 'mmpretrain':
             return
         node = self.owner.backbone
@@ -247,14 +251,13 @@ class Replacement:
                      if type(getattr(part, 'backbone', None)).__name__ == self.kind)
         levels = node.out_indices
         if self.kind == 'ViTAdapter':
-            new = outputs(inner.backbone.eval(), images(), self.where)
             kept = [levels[index] for index in read_maps(inner, new)]
             # a level that is read takes the place of one that nobody reads
             node.out_indices = tuple(min(kept, key=lambda one: abs(one - level))
                                      for level in levels)
             whole = self.scope == 'mmseg' and {*node.out_indices} == {*LEVELS}
             node.variant = 'segmentation' if whole else 'detection'
-        elif len(read_maps(inner, outputs(inner.backbone.eval(), images(), ''))) < len(levels):
+        elif len(read_maps(inner, new)) < len(levels):
             self.cfg.find_unused_parameters = True
 
 

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine import registry
-from mmengine.model import revert_sync_batchnorm
 from torch import Tensor, nn
 
 from lape_mm.requirements import build_mmcv
 from lape_mm.wording import first_line
 
 from .checks.build import WithoutValues
-from .config import entries
+from .config import entries, walk
 
 SIDE = 512  # pixels of the images
 
@@ -35,15 +34,23 @@ class Unfit(Exception):
 
 def build(node: Any, what: str) -> nn.Module:
     """Builds a part, on the meta device unless it needs values; Unfit if that fails."""
+    node = deepcopy(node)
+    for _, one in walk(dict(node=node)):
+        if str(one.get('type')).endswith('SyncBN'):
+            one['type'] = 'BN'  # one process is enough here
+        one.pop('teacher_ckpt', None)  # which would be fetched
     try:
         try:
             with WithoutValues():
                 part = registry.MODELS.build(deepcopy(node))
         except (NotImplementedError, RuntimeError):
-            part = registry.MODELS.build(deepcopy(node))
+            part = registry.MODELS.build(node)
     except Exception as error:  # a constructor may raise anything
         raise Unfit(f'{what} cannot be built: {short(error)}') from error
-    return revert_sync_batchnorm(part)
+    for one in part.modules():
+        if getattr(one, 'eps', 1) == 0:  # which torch refuses to compute with
+            one.eps = 1e-5
+    return part
 
 
 def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
@@ -122,16 +129,23 @@ def check_backbone_attributes(model: nn.Module) -> None:
                                 'alone has')
 
 
-def check_operators(model: nn.Module) -> None:
-    """Raises Unfit if a layer needs an operator of mmcv that is not there."""
-    for name, part in model.named_modules():
+def check_installed(model: nn.Module) -> None:
+    """Raises Unfit if a part needs a package or an operator of mmcv that is not there."""
+    for path, part in model.named_modules():
         module = sys.modules[type(part).__module__]
         if module.__name__.startswith('mmcv.ops.'):
             operators = vars(getattr(module, 'ext_module', module))
             for called in re.findall(r'ext_module\.(\w+)', code(module)):
                 if called not in operators:
-                    raise Unfit(f'model.{name} needs the compiled operator {called} of mmcv: '
+                    raise Unfit(f'model.{path} needs the compiled operator {called} of mmcv: '
                                 f'{build_mmcv()}')
+        # what a toolbox has imported if it could; its heads look at it when they compute a loss
+        for name in re.findall(r'except ImportError:\n +(\w+) = None', code(module)):
+            if vars(module).get(name, module) is None and re.search(
+                    rf'\b{name}\b', code(type(part))):
+                line = re.search(rf'.*\bimport\b.*\b{name}\b', code(module))
+                raise Unfit(f'model.{path} needs a package that is not installed'
+                            + (f': {line[0].strip()}' if line else ''))
 
 
 def code(what: Any) -> str:
