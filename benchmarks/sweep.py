@@ -91,7 +91,10 @@ def try_config(name: str, backbone: str, size: int) -> str:
         node.pop('teacher_ckpt', None)  # not fetched
         if str(node.get('type')).endswith('SyncBN'):  # for one process
             node.type = 'BN'
-        # fewer boxes, to be quick
+        # no large batches and fewer boxes, to be quick
+        node.pop('batch_augments', None)
+        if 'mean' in node and 'size' in node:
+            node.size = (size, size)
         for key in FEW.keys() & node.keys():
             node[key] = min(node[key], FEW[key])
     torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """Reads a config and applies the tools' options to it."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from importlib.util import find_spec
@@ -65,8 +66,8 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     if joining is not None:
         set_joining(cfg, joining)
     check_scenes(cfg)
-    for line in changes(before, cfg.to_dict()) if before else ():
-        print(line)
+    if before and os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        print(*changes(before, cfg.to_dict()), sep='\n')
 
     if work_dir is not None:
         cfg.work_dir = work_dir
