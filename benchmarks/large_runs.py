@@ -13,6 +13,7 @@ percent, so only MPVG is shown.
 """
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -36,7 +37,7 @@ from lape_mm.runs.results import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / 'benchmarks/large_runs.json'
-IMAGES = dict(imagenet=1_281_167, coco=117_266, cifar100=50_000)
+IMAGES = dict(imagenet=1_281_167, coco=117_266, cifar10=50_000)
 # assumed of a GPU such as an A100 or H100, end to end, in mixed precision; a multiply-add counts
 # twice
 TFLOPS = 20.
@@ -182,17 +183,26 @@ def page() -> str:
 
 
 def table(record: dict) -> str:
-    """The record as Markdown, with projected hours."""
+    """The record as Markdown, with projected hours.
+
+    A detector's and a segmenter's hours include the DeiT of its size and joining on ImageNet, from
+    which it starts.
+    """
     rows = []
+    hours = {Path(row['config']).name: row['images'] * row['gflops'] / record['tflops'] / 3.6e6
+             for row in record['rows']}
     for row in record['rows']:
-        hours = row['images'] * row['gflops'] / (record['tflops'] * 1e3) / 3600
+        name = Path(row['config']).name
+        start = re.search('(?:vit-adapter|_deit)-(tiny|small|base)-', name)
+        needed = hours[name] + (
+            hours.get(f'deit-{start[1]}-mpvg_4xb256-300e_in1k.py', 0) if start else 0)
         rows.append([f'`{row["config"].removeprefix("configs/")}`',
                      f'{row["size"][0]}×{row["size"][1]}',
-                     f'{row["images"] / 1e6:.1f}', f'{row["gflops"]:,.1f}', f'{hours:,.1f}',
-                     f'{hours / 8 / SCALING:,.1f}'])
+                     f'{row["images"] / 1e6:.1f}', f'{row["gflops"]:,.1f}', f'{hours[name]:,.1f}',
+                     f'{needed:,.1f}', f'{needed / 8 / SCALING:,.1f}'])
     return markdown(
         ['config', 'pixels', 'images, millions', 'GFLOP an image, counted',
-         'hours on one GPU, projected', 'on eight, projected'], rows)
+         'hours on one GPU, projected', 'with pre-training', 'on eight, with pre-training'], rows)
 
 
 def main() -> int:

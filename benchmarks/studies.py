@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean, stdev
 
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from study_cells import STUDIES
@@ -32,6 +33,7 @@ from lape_mm.runs.errors import RunError, exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / 'benchmarks/ledger'
+SCALE = -8, 12  # of all plots, in points
 # the files of a data set that runs read; CIFAR's have no suffix
 KINDS = ('', '.jpg', '.jpeg', '.png', '.json')
 PARTS = ('train', 'val', 'images', 'annotations', 'train2017', 'val2017', 'cifar-100-python')
@@ -280,9 +282,9 @@ def begun() -> list[str]:
 
 def page() -> str:
     """The sections of all studies with records, each with its plot."""
-    return '\n\n'.join(
-        f'{section(study)}\n\n![each dot a seed, the line their mean]({plot_path(study).name})'
-        for study in begun())
+    caption = 'differences in points: a dot a seed, a bar the 95 % interval of their mean'
+    return '\n\n'.join(f'{section(study)}\n\n![{caption}]({plot_path(study).name})'
+                       for study in begun())
 
 
 def plot_path(study: str) -> Path:
@@ -290,21 +292,33 @@ def plot_path(study: str) -> Path:
     return ROOT / f'docs/evidence_{study}.svg'
 
 
+def interval(values: Sequence[float]) -> float:
+    """Half of the 95 % confidence interval of a mean (Student's t)."""
+    from scipy.stats import t
+    return float(t.ppf(.975, len(values) - 1)) * stdev(values) / len(values) ** .5
+
+
 def plot(study: str) -> None:
-    """Draws the rows of a study's table: each seed a dot, their mean a line."""
+    """Draws each row's differences from its baseline, in points: seeds, mean, 95 % interval.
+
+    All studies have the same scale.
+    """
     import matplotlib
     matplotlib.use('svg')
     matplotlib.rcParams.update({'svg.hashsalt': study, 'svg.fonttype': 'path', 'font.size': 9})
     from matplotlib import pyplot
-    found = rows(study)
-    figure, axes = pyplot.subplots(figsize=(6.4, .7 + .3 * len(found)), layout='constrained')
+    found = [row for row in rows(study) if row.differences]
+    points = 100 if all(value <= 1 for row in found for value in row.by_seed.values()) else 1
+    figure, axes = pyplot.subplots(figsize=(6.4, .8 + .3 * len(found)), layout='constrained')
     for place, row in enumerate(found):
-        values = list(row.by_seed.values())
-        axes.plot(values, [place] * len(values), 'o', color='tab:blue', alpha=.6, markersize=5)
-        axes.plot([sum(values) / len(values)] * 2, [place - .3, place + .3], color='black')
-    axes.set_yticks(range(len(found)), [row.label for row in found])
+        values = [points * value for value in row.differences.values()]
+        axes.plot(values, [place] * len(values), 'o', color='tab:blue', alpha=.5, markersize=4)
+        axes.errorbar(mean(values), place, fmt='|', color='black', capsize=3,
+                      xerr=interval(values) if len(values) > 1 else None)
+    axes.axvline(0, color='grey', linewidth=.8)
+    axes.set_yticks(range(len(found)), [f'{row.label} - {row.baseline}' for row in found])
+    axes.set(xlim=SCALE, xlabel=f'difference in points of {STUDIES[study].metric}')
     axes.invert_yaxis()
-    axes.set_xlabel(f'{STUDIES[study].metric}, {STUDIES[study].title}')
     axes.grid(axis='x', alpha=.3)
     figure.savefig(plot_path(study), metadata={'Date': None})
     pyplot.close(figure)

@@ -71,6 +71,7 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
 
 ON_GPU = {'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
           'train_dataloader.num_workers': 4, 'val_dataloader.num_workers': 1}
+AVERAGED = {'model.backbone.class_token': False}
 CLASSIFIER = 'studies/deit_imagenet-mini'
 TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
 # digests; docs/evidence.md describes the data
@@ -90,19 +91,18 @@ STUDIES = {
         'Mask R-CNN with ViT-Adapter on the people of coco_mini',
         'studies/mask-rcnn_vit-adapter_coco-mini', 'coco/bbox_mAP_50',
         joinings('imagenet_mini'), COCO_MINI, digits=4),
-    # six layers here, twelve in the paper: pos_5, pos_4, pos_2 for its pos_11, pos_8, pos_5
+    # table 5: the last of six layers, layers 4 and 2 for pos_11, pos_8, pos_5 of the paper's twelve
     'ablations': Study(
         'MPVG and what it is made of, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
             **{name: Cell(name, same=('imagenet_mini', name))
                for name in ('mpvg', 'pvg', 'default')},
-            'table 5, pos_5': Cell(dict(first_layer=1, last=5)),
-            'table 5, pos_4': Cell(dict(first_layer=1, last=4)),
-            'table 5, pos_2': Cell(dict(first_layer=1, last=2)),
+            'last term of the last layer': Cell(dict(first_layer=1, last=5)),
+            'last term of layer 4': Cell(dict(first_layer=1, last=4)),
+            'last term of layer 2': Cell(dict(first_layer=1, last=2)),
             'table 6, with layer 0': Cell(dict(first_layer=0, last=0)),
             'table 6, not hierarchical': Cell(dict(first_layer=1, hierarchical=False, last=0)),
             'table 6, without x + PE': Cell(dict(add_to_input=False, first_layer=1, last=0)),
-            'figure 5a, tokens averaged alone': Cell('default', {
-                'model.backbone.class_token': False}),
+            'figure 5a, tokens averaged alone': Cell('default', AVERAGED),
             'figure 5b, last term alone': Cell(dict(last=0)),
         }, IMAGENET_MINI, baseline='mpvg', earlier=True),
     'kinds': Study(
@@ -113,6 +113,34 @@ STUDIES = {
                 against=f'default, {kind}' if joining == 'lape' else None)
             for kind in KINDS for joining in ('default', 'lape')},
         IMAGENET_MINI, baseline='default, learnable', earlier=True),
+    # MPVG's last term is a constant vector under averaged tokens (docs/joinings.md). A second free
+    # bias gets the same gradient and AdamW step as the first: together they move twice as far
+    'controls': Study(
+        'Layer-wise PE against averaged tokens, and a control of MPVG, DeiT on imagenet_mini',
+        CLASSIFIER, 'accuracy/top1', {
+            'default': Cell('default'),
+            'default, averaged': Cell('default', AVERAGED),
+            'lape': Cell('lape'),
+            'lape, averaged': Cell('lape', AVERAGED),
+            'pvg, class token (figure 6a)': Cell(
+                dict(first_layer=1), {'model.backbone.class_token': True}),
+            'pvg': Cell('pvg'),
+            'mpvg': Cell('mpvg'),
+            'pvg, two last biases': Cell('pvg', {'optim_wrapper.paramwise_cfg.custom_keys': {
+                'backbone.norm.bias': dict(lr_mult=2., decay_mult=0.)}}, against='pvg'),
+        }, IMAGENET_MINI),
+    'lape_tables': Study(
+        "Tables 7 and 8 of LaPE's paper, DeiT on imagenet_mini", CLASSIFIER, 'accuracy/top1', {
+            **{name: Cell(name, same=('controls', name)) for name in ('default', 'lape')},
+            'share': Cell('share'),
+            'unshare': Cell('unshare'),
+            'lape, sharing PE': Cell(dict(add_to_input=False, first_layer=0, hierarchical=False)),
+            **{f'table 8, {written}': Cell(dict(add_to_input=False, first_layer=0, norm=norm))
+               for written, norm in {
+                   'w': 'identity', 'g w': 'scalar', 'G w': 'channel', 'G w + b': 'affine',
+                   'Norm(w)': 'norm', 'g Norm(w)': 'norm_scalar', 'G Norm(w)': 'norm_channel',
+               }.items()},
+        }, IMAGENET_MINI),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
         CIFAR100, options=ON_GPU, gpu=True),
@@ -123,9 +151,9 @@ STUDIES = {
     'cifar100_full': Study(
         'A small ViT on CIFAR-100, eight epochs', 'studies/vit_cifar100', 'accuracy/top1', {
             'default': Cell('default'),
-            'default, averaged': Cell('default', {'model.backbone.class_token': False}),
+            'default, averaged': Cell('default', AVERAGED),
             'lape': Cell('lape'),
-            'lape, averaged': Cell('lape', {'model.backbone.class_token': False}),
+            'lape, averaged': Cell('lape', AVERAGED),
             'pvg': Cell('pvg'),
             'mpvg': Cell('mpvg'),
         }, CIFAR100, gpu=True),

@@ -1,20 +1,40 @@
 #!/usr/bin/env python
-"""The metafiles of configs/ as the tables of model_zoo.md.
+"""The named architectures, and the metafiles of configs/, as the tables of model_zoo.md.
 
     python docs/list_models.py             # prints them
     python docs/list_models.py --write     # puts them into the page, between its marks
 """
 import argparse
+import re
 from pathlib import Path
 
 import yaml
 
+from lape_mm.backbones.archs import ARCHS, CLIP, HALF, IMAGENET
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs/model_zoo.md'
-MARKS = '<!-- python docs/list_models.py --write -->', '<!-- end of the tables -->'
-
+SIZE = re.compile('tiny|small_plus|small|medium|betwixt|base|large|huge_plus|huge|giant')
 
 JOININGS = ('default', 'lape', 'pvg', 'mpvg')
+
+
+def architectures() -> str:
+    """A row per family of named architectures with published weights."""
+    families: dict[str, list[str]] = {}
+    for name, arch in ARCHS.items():
+        if arch.timm:
+            families.setdefault(SIZE.sub('SIZE', name), []).append(name)
+    lines = ['| `arch` | sizes | timm | official file | Hub | mean, std | license |',
+             '| --- | --- | --- | --- | --- | --- | --- |']
+    for family, names in families.items():
+        arch = ARCHS[names[0]]
+        sizes = [SIZE.search(name)[0] for name in names]  # type: ignore[index]
+        files, hub = (f'`{text}`' if text else '' for text in ((*arch.files, '')[0], arch.hub))
+        pixels = {IMAGENET: 'ImageNet', HALF: '0.5', CLIP: 'CLIP'}[arch.normalisation]
+        lines.append(f'| `{family}` | {", ".join(sizes)} | `{arch.timm}` | {files} | {hub} | '
+                     f'{pixels} | {arch.license} |')
+    return '\n'.join(lines)
 
 
 def tables() -> str:
@@ -49,16 +69,25 @@ def cell(model: dict) -> str:
     return f'{" / ".join(values)} ({paper})'
 
 
+PARTS = {
+    ('<!-- architectures: python docs/list_models.py --write -->', '<!-- end of architectures -->'):
+        architectures,
+    ('<!-- python docs/list_models.py --write -->', '<!-- end of the tables -->'): tables,
+}
+
+
 def main() -> None:
     """Prints or writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--write', action='store_true', help='into docs/model_zoo.md')
     if not parser.parse_args().write:
-        print(tables())
+        print(architectures(), tables(), sep='\n\n')
         return
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f'{before}{MARKS[0]}\n{tables()}\n{MARKS[1]}{after}')
+    page = PAGE.read_text()
+    for (start, end), make in PARTS.items():
+        before, _, rest = page.partition(start)
+        page = f'{before}{start}\n{make()}\n{end}{rest.partition(end)[2]}'
+    PAGE.write_text(page)
 
 
 if __name__ == '__main__':

@@ -33,13 +33,21 @@ def size_of(name: str) -> str | None:
     return next((size for size in ('tiny', 'small', 'base') if f'-{size}-' in name), None)
 
 
+def published(name: str) -> str | None:
+    return next((family for family in ('dinov2', 'dinov3', 'mae') if f'-{family}-' in name), None)
+
+
 @pytest.mark.parametrize('name', CONFIGS)
 def test_config_keeps_the_rules(name):
     cfg = Config.fromfile(ROOT / name)
     assert cfg.default_scope in TOOLBOXES
     assert cfg.auto_scale_lr.base_batch_size > 0
-    assert not [path for path, backbone in our_backbones(cfg) if 'init_cfg' in backbone]
-    assert len(list(our_backbones(cfg))) == 1
+    (_, backbone), = our_backbones(cfg)
+    if family := published(name):  # a file of the release, and grafted unless it is the default
+        assert re.match(rf'weights/{family}_', backbone.init_cfg.checkpoint)
+        assert backbone.init_cfg.get('graft', False) == (backbone.joining != 'default')
+    else:
+        assert 'init_cfg' not in backbone
     assert 'visualization' in cfg.default_hooks
     if batch := re.search(r'_(\d+)xb(\d+)-', name):
         gpus, images = map(int, batch.groups())
@@ -48,7 +56,7 @@ def test_config_keeps_the_rules(name):
     if named := re.search(r'-(default|lape|pvg|mpvg)_', name):
         assert cfg.model.backbone.joining == named[1]
     if size := size_of(name):
-        assert cfg.model.backbone.arch == size
+        assert backbone.arch == (f'{family}_{size}' if family else size)
 
 
 @cache
@@ -60,7 +68,8 @@ def parameter_count(scope: str, model: str) -> int:
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.long] if size_of(name) == 'base' else [])
+    pytest.param(name, marks=[pytest.mark.long] if size_of(name) == 'base' or published(name)
+                 else [])
     for name in CONFIGS])
 def test_model_builds(name):
     cfg = Config.fromfile(ROOT / name)

@@ -1,5 +1,6 @@
 """The quick-start configs: a step with every joining, a whole small run, and (long) their marks."""
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,15 @@ def test_a_step_reaches_every_parameter(task, joining, tmp_path):
 def test_a_small_run_trains_evaluates_and_draws(task, tmp_path, capsys):
     train(arguments(task, tmp_path, **FEW, **shorter(task),
                     **{'default_hooks.visualization.interval': 1}))
-    closing = dict(line.split(':', 1) for line in capsys.readouterr().out.splitlines()[-4:])
-    assert set(closing) == {'metrics', 'checkpoint', 'log', 'pictures'}
+    closing = dict(line.split(':', 1) for line in capsys.readouterr().out.splitlines()[-5:])
+    assert set(closing) == {'metrics', 'checkpoint', 'log', 'report', 'pictures'}
     assert list(tmp_path.glob('*/vis_data/vis_image/*')), closing
     assert Path(closing['checkpoint'].split(',')[0].strip()).resolve().is_file()
     assert Path(closing['log'].strip()).resolve().is_file()
+    page = Path(closing['report'].strip()).read_text()
+    assert len(page) < 5e6 and not re.search(r'(src|href)="(?!data:|#)', page)
+    for part in ('Metrics', 'Changed from the recipe', 'Curves', 'Confusions', 'Worst images'):
+        assert f'<h2>{part}</h2>' in page, part
 
 
 @pytest.mark.long

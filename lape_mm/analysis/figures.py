@@ -50,7 +50,7 @@ def draw_similarity(models: Models) -> Figure:
     for row, (label, arrays) in enumerate(models.items()):
         for name, line in (('matrix', axes[2 * row]), ('map', axes[2 * row + 1])):
             for layer, values in by_layer(arrays, name).items():
-                drawn = show(line[layer], values, vmin=-1, vmax=1, cmap='RdBu_r')
+                drawn = show(line[layer], values, vmin=0, vmax=1, cmap='magma')  # as LaPE's script
             patches = 'all patches' if name == 'matrix' else 'one patch'
             line[0].set_ylabel(f'{label}\n{patches}', **SMALL)
     title_layers(axes, columns)

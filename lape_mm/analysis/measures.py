@@ -19,8 +19,8 @@ def similarity(rows: np.ndarray, eps: float = 1e-8) -> np.ndarray:
 
 
 def center(grid: tuple[int, int]) -> int:
-    """Index of the patch in the middle; 105 of 14 x 14 (LaPE's script takes 90)."""
-    return grid[0] // 2 * grid[1] + grid[1] // 2
+    """Index of the patch in the middle, or above and left of it; 90 of 14 x 14, as in LaPE."""
+    return (grid[0] - 1) // 2 * grid[1] + (grid[1] - 1) // 2
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:

@@ -82,7 +82,7 @@ def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
     """As `pe_per_layer`, for a grid of (h, w) tokens at the first layer."""
     plan = encoder.plan(grid)
     carried = residual_alone(encoder, plan, grid)
-    prefix = len(encoder.prefix_tokens())
+    prefix = encoder.num_prefix_tokens
     grids = layer_grids(encoder, grid)
     entries = []
     values: Tensor | None

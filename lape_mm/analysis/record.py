@@ -82,7 +82,8 @@ class Watch:
 
     def __init__(self, encoder: Encoder, pixels: tuple[int, int]):
         self.encoder, self.pixels = encoder, pixels
-        self.num_prefix_tokens = len(encoder.prefix_tokens())
+        self.num_prefix_tokens = encoder.num_prefix_tokens
+        self.class_token = getattr(encoder, 'cls_token', None) is not None
         self.layer: int | None = None
         # by layer
         self.grids: dict[int, tuple[int, int]] = {}
@@ -136,9 +137,9 @@ class Watch:
         layer, grid, prefix = self.layer, self.grids[self.layer], self.num_prefix_tokens
         pitch = self.pixels[0] / grid[0], self.pixels[1] / grid[1]
         if self.attention(layer).window_size is not None:
-            grid, prefix = to_2tuple(self.attention(layer).window_size), 0
+            grid = to_2tuple(self.attention(layer).window_size)
         table = torch.from_numpy(distances(grid, pitch))
-        query = 0 if self.encoder.has_class_token and prefix else prefix + center(grid)
+        query = 0 if self.class_token else prefix + center(grid)
         self.distance[layer] = mean_distance(weights, table, prefix)
         self.maps[layer] = attention_map(weights, query, prefix, grid)
 
@@ -188,7 +189,7 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
     return Record(
         tokens=mean('tokens'), num_prefix_tokens=first.num_prefix_tokens,
         grids=[first.grids[layer] for layer in range(encoder.depth)],
-        class_token=encoder.has_class_token and first.num_prefix_tokens > 0,
+        class_token=first.class_token,
         last=last_norm(encoder, [watch for watch, _ in seen], encoder.grid_of(pixels)),
         attention_distance=mean('distance'), attention_maps=mean('maps'),
         feature_maps=[np.stack(levels) for levels in zip(*(maps for _, maps in seen))])

@@ -93,7 +93,7 @@ def last_tokens(record: Record, name: str) -> np.ndarray:
 
 
 def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``tokens{l}`` and ``pe{l}`` (N, C), ``last_{before,after,with_position,pe}`` (N, C)."""
+    """``tokens{l}`` and ``pe{l}`` (N, C), ``last_{before,after,with_position,pe}`` (T, C)."""
     arrays: Arrays = {}
     pe_norms: list[float | None] = []
     token_norms: list[float | None] = []
@@ -107,9 +107,9 @@ def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Nu
             arrays[layer_name('pe', layer)] = patches
     if record.last is not None:
         for name in ('before', 'after', 'with_position'):
-            arrays[f'last_{name}'] = last_tokens(record, name).mean(axis=0)
+            arrays[f'last_{name}'] = getattr(record.last, name).mean(axis=0)
         if record.last.post_norm is not None:
-            arrays['last_pe'] = last_tokens(record, 'post_norm')
+            arrays['last_pe'] = record.last.post_norm
     return arrays, {'mean norm of a token': token_norms, 'mean norm of its PE': pe_norms}
 
 
@@ -145,8 +145,13 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, N
             patches_of(tokens, record.num_prefix_tokens if last.grid else 0).mean(axis=0)
     arrays = {'gamma': last.gamma, 'beta': last.beta,
               **{name: pooled(name) for name in ('before', 'after', 'with_position')}}
+    # under averaged tokens the PE term is a constant vector, which adds to beta
+    effective = {} if last.post_norm is None or record.class_token else {
+        'variance of the effective beta': float(
+            (last.beta + arrays['with_position'] - arrays['after']).var())}
     return arrays, {
-        'variance of beta': float(last.beta.var()), 'variance of gamma': float(last.gamma.var()),
+        'variance of beta': float(last.beta.var()), **effective,
+        'variance of gamma': float(last.gamma.var()),
         'cosine before, after': finite(cosine(arrays['before'], arrays['with_position'])),
         'without the PE term': finite(cosine(arrays['before'], arrays['after']))}
 
@@ -200,7 +205,8 @@ SECTIONS = (
     Section('heatmaps', 'Tokens and PE by layer', 'MPVG, figures 2 and 8',
             'Rows are patches, columns are channels. If a column has opposite colours in the '
             'tokens and in PE, PE counterbalances that channel. The last three panels are the '
-            'tokens before the last LayerNorm, after it, and after it with PE.',
+            'tokens before the last LayerNorm, after it, and after it with PE; the class token, '
+            'if any, is their first row.',
             measure_heatmaps),
     Section('correlation', 'Counterbalance: correlation of tokens and PE', 'MPVG, figure 4',
             'Correlation of the normalised tokens with the PE added to them, by layer. The paper '
@@ -210,7 +216,9 @@ SECTIONS = (
     Section('last_norm', 'The last LayerNorm', 'MPVG, figure 6',
             'Its scale gamma and shift beta by channel. In the paper beta varies a lot under PVG '
             '(variance 0.2387), because beta has to reduce large channels. Under MPVG it varies '
-            'little (0.0193), because PE reduces them.', measure_last_norm),
+            'little (0.0193), because PE reduces them. With averaged tokens the PE term is one '
+            'vector: beta plus its mean over the patches is the effective beta.',
+            measure_last_norm),
     Section('token_norms', 'Token norms over images', 'MPVG, figure 7',
             'Norm of each patch before and after the last LayerNorm (with PE), over the image. In '
             'the paper objects stand out more clearly under MPVG.',

@@ -84,7 +84,7 @@ class LeFF(nn.Module):
 class LeFFBlock(Block):
     """A `Block` with `LeFF` for the MLP."""
 
-    def make_feed_forward(self, dim: int, hidden: int) -> None:
+    def make_feed_forward(self, dim: int, hidden: int, *_) -> None:
         self.leff = LeFF(dim=dim, hidden=hidden)
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -95,7 +95,7 @@ class LeFFBlock(Block):
 class LayerwiseAttention(Block):
     """LCA: a `Block` over one token per layer; the last layer's is the query."""
 
-    def make_feed_forward(self, dim: int, hidden: int) -> None:
+    def make_feed_forward(self, dim: int, hidden: int, *_) -> None:
         self.feedforward = Mlp(dim, hidden)
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -157,9 +157,9 @@ class CompactTransformer(VisionTransformer):
             init_linear(self.attention_pool)
         self.freeze()
 
-    def new_token(self) -> nn.Parameter:
-        """(1, 1, C), zeros."""
-        return nn.Parameter(torch.zeros(1, 1, self.embed_dim))
+    def new_token(self, count: int = 1) -> nn.Parameter:
+        """(1, count, C), zeros."""
+        return nn.Parameter(torch.zeros(1, count, self.embed_dim))
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, T, C) to (B, C): class token, mean, or sum weighted by `attention_pool`."""

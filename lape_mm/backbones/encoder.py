@@ -41,9 +41,11 @@ class Encoder(HubBackbone):
         dims: channels of the L layers.
         joining, class_token: see `lape_mm.position.build_joining`.
         position: a kind of PE table, see `lape_mm.position.position_table`; None for no table.
-        more_tokens: prefix tokens beside the class token.
+        more_tokens: prefix tokens beside the class token, with a slot in the tables.
+        reg_tokens: registers after them, without a slot.
+        embed_class: False takes the slots away from all prefix tokens.
         position_std: standard deviation of a learnable PE at first.
-        interpolation: how PE is resized, 'bicubic' or 'bilinear'.
+        interpolation: how PE is resized, see `lape_mm.position.resize_table`.
         norm_eps: of every LayerNorm.
         last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds PE
             after it.
@@ -57,8 +59,9 @@ class Encoder(HubBackbone):
     Attributes:
         joining: makes the plan; has no ``post_norm`` if there is no last LayerNorm.
         grid: (h, w) of the tables, in tokens.
-        num_prefix_tokens: prefix slots of the tables. ViT-Adapter keeps the class token's slot
-            without such a token, see `prefix_tokens`.
+        num_prefix_tokens: P, tokens before the patches.
+        num_prefix_slots: the tables' entries for them.
+        unused_slots: the first of those, without a token: ViT-Adapter's of the class token.
         table_names: parameter names of the tables.
         norm: the last LayerNorm, or None.
         last_pe_norm: the norm of the plan's ``post_norm``, or None.
@@ -73,8 +76,9 @@ class Encoder(HubBackbone):
                  dims: Sequence[int], joining: str | Mapping | JoiningProtocol,
                  pad_to: int | None = None, class_token: bool | None = False,
                  position: str | None = 'learnable', more_tokens: int = 0,
-                 position_std: float = .02, interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, last_norm: bool | None = True,
+                 reg_tokens: int = 0, embed_class: bool = True, position_std: float = .02,
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-6,
+                 last_norm: bool | None = True,
                  drop_path_rate: float = 0., with_cp: bool | str = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         super().__init__()
@@ -94,7 +98,9 @@ class Encoder(HubBackbone):
         self.interpolation, self.with_cp, self.frozen = interpolation, with_cp, frozen
         self.drop_path_rates = [drop_path_rate * layer / max(self.depth - 1, 1)
                                 for layer in range(self.depth)]
-        self.num_prefix_tokens = int(self.has_class_token) + more_tokens
+        self.num_prefix_tokens = int(self.has_class_token) + more_tokens + reg_tokens
+        self.num_prefix_slots = (self.num_prefix_tokens - reg_tokens) * int(embed_class)
+        self.unused_slots = 0
 
         count = self.joining.num_tables(self.depth) if position else 0
         if count > 1 and position != 'learnable':
@@ -105,7 +111,7 @@ class Encoder(HubBackbone):
         for name in self.table_names:
             self.register_parameter(name, position_table(
                 position or '', grid=self.grid, dim=self.embed_dim, std=position_std,
-                num_prefix_tokens=self.num_prefix_tokens))
+                num_prefix_tokens=self.num_prefix_slots))
         self.last_pe_norm = self.joining.pe_norm(None, dim=dims[-1], eps=norm_eps)
         if last_norm is None:
             last_norm = self.last_pe_norm is not None
@@ -124,7 +130,7 @@ class Encoder(HubBackbone):
         return [names[layer] for layer in self.layers_in_order()]
 
     def prefix_tokens(self) -> list[Tensor]:
-        """Tokens before the patches, (1, 1, C) each; none by default."""
+        """Tokens before the patches, (1, n, C) each; none by default."""
         return []
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -133,8 +139,12 @@ class Encoder(HubBackbone):
 
     def grid_of(self, img_size: Sequence[int]) -> tuple[int, int]:
         """The first layer's token grid (h, w) for an image of (h, w) pixels."""
-        height, width = (-(-(side + -side % self.pad_to) // self.stride) for side in img_size)
+        height, width = (-(-self.padded(side) // self.stride) for side in img_size)
         return height, width
+
+    def padded(self, side: int) -> int:
+        """The side of an image after `pad_image`, in pixels."""
+        return side + -side % self.pad_to
 
     def pad_image(self, images: Tensor) -> Tensor:
         """Pads images, (B, in_channels, H, W), with zeros at the bottom and right.
@@ -150,7 +160,7 @@ class Encoder(HubBackbone):
         if height < self.stride or width < self.stride:
             raise ValueError(f'got images of {height} x {width} pixels, expected at least '
                              f'{self.stride} x {self.stride}, the size of a patch')
-        return F.pad(images, (0, -width % self.pad_to, 0, -height % self.pad_to))
+        return F.pad(images, (0, self.padded(width) - width, 0, self.padded(height) - height))
 
     def plan(self, grid: tuple[int, int]) -> PositionPlan:
         """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
@@ -173,11 +183,19 @@ class Encoder(HubBackbone):
         return {}
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:
-        """The PE tables over the prefix tokens and a grid of (h, w) patches, (1, T, C) each."""
-        unused = self.num_prefix_tokens - len(self.prefix_tokens())
-        return [resize_table(getattr(self, name), old=self.grid, new=grid, mode=self.interpolation,
-                             num_prefix_tokens=self.num_prefix_tokens)[:, unused:]
-                for name in self.table_names]
+        """The PE tables over the prefix tokens and a grid of (h, w) patches, (1, T, C) each.
+
+        Prefix tokens without a slot have zeros.
+        """
+        tables = [resize_table(getattr(self, name), old=self.grid, new=grid,
+                               mode=self.interpolation,
+                               num_prefix_tokens=self.num_prefix_slots)[:, self.unused_slots:]
+                  for name in self.table_names]
+        slots = self.num_prefix_slots - self.unused_slots
+        if zeros := self.num_prefix_tokens - slots:
+            tables = [torch.cat([table[:, :slots], table.new_zeros(1, zeros, table.shape[2]),
+                                 table[:, slots:]], dim=1) for table in tables]
+        return tables
 
     def maybe_checkpoint(self, segment: nn.Module, *args, **kwargs) -> Any:
         """``segment(...)``, recomputed in the backward pass if ``with_cp`` says so."""
@@ -217,7 +235,8 @@ class Encoder(HubBackbone):
             for layer l with its PE norm, and L + 1 for the rest.
         """
         name = param_name.removeprefix(prefix)
-        if name.split('.')[0] in ('patch_embed', 'cls_token', 'dist_token', *self.table_names):
+        if name.split('.')[0] in ('patch_embed', 'cls_token', 'dist_token', 'reg_token', 'norm_pre',
+                                  'rope', *self.table_names):
             return 0, self.depth + 2
         own_layer = (layer for layer, start in enumerate(self.layer_names())
                      if name.startswith(f'{start}.'))

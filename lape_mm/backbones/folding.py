@@ -19,7 +19,7 @@ from .layers import Attention, EncoderLayer
 from .vit import VisionTransformer
 
 Model = TypeVar('Model', bound=nn.Module)
-BY_LAYER = ('residual', 'pre_attn', 'attn_bias')
+BY_LAYER = ('residual', 'pre_attn', 'attn_bias', 'rotary')
 
 
 class FoldedPlan(nn.Module):
@@ -29,7 +29,8 @@ class FoldedPlan(nn.Module):
 
     def __init__(self, plan: PositionPlan, grid: tuple[int, int]):
         super().__init__()
-        self.grid, self.depth = grid, len(plan.residual)
+        self.grid = grid
+        self.counts = {name: len(getattr(plan, name)) for name in BY_LAYER}
         entries = {f'{name}{layer}': entry for name in BY_LAYER
                    for layer, entry in enumerate(getattr(plan, name))}
         for name, entry in {**entries, 'post_norm': plan.post_norm}.items():
@@ -41,10 +42,9 @@ class FoldedPlan(nn.Module):
         if tuple(grid) != self.grid:
             raise ValueError(f'folded for {self.grid[0]} x {self.grid[1]} tokens, got '
                              f'{grid[0]} x {grid[1]}: fold the model for that image size')
-        residual, pre_attn, attn_bias = (
-            tuple(getattr(self, f'{name}{layer}') for layer in range(self.depth))
-            for name in BY_LAYER)
-        return PositionPlan(residual, pre_attn, attn_bias, self.post_norm)
+        return PositionPlan(post_norm=self.post_norm, **{
+            name: tuple(getattr(self, f'{name}{layer}') for layer in range(count))
+            for name, count in self.counts.items()})
 
 
 def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> None:
@@ -83,7 +83,7 @@ def fold(model: Model, img_size: int | Sequence[int]) -> Model:
             setattr(encoder, name, None)
         encoder.last_pe_norm = None
         if isinstance(encoder, VisionTransformer):
-            encoder.relative_index = None
+            encoder.relative_index = encoder.rope = None
         for module in encoder.modules():
             if isinstance(module, (EncoderLayer, Attention)):
                 module.pe_norm = None

@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath, GluMlp, Mlp, SwiGLU
 from torch import Tensor, nn
 
 from lape_mm.mmcv_ext import compiled
+from lape_mm.position import rotate
 
 COMPILED = compiled()
 
@@ -40,42 +43,69 @@ class EncoderLayer(nn.Module):
 class Attention(nn.Module):
     """Multi-head self-attention, over all tokens or over windows of the patch grid.
 
-    Parameter names are DeiT's: ``qkv`` (rows in the order q, k, v, each head by head), ``proj``.
+    Parameter names are DeiT's: ``qkv`` (rows in the order q, k, v, each head by head), ``proj``;
+    and timm's: ``q_bias`` and ``v_bias``, ``q_norm`` and ``k_norm``.
 
     Windows follow the official ViT-Adapter (detection): q, k and v are padded with zeros to whole
-    windows, so that padded positions stay in the softmax as keys with logit 0.
+    windows, so that padded positions stay in the softmax as keys with logit 0. Prefix tokens, which
+    the official one has not, are keys in every window; as queries they attend to all tokens.
 
     Args:
         dim: channels C.
         num_heads: heads; divides C.
-        qkv_bias: whether ``qkv`` has a bias.
+        qkv_bias: whether ``qkv`` has a bias, or 'qv' for q and v alone.
+        qk_norm: a LayerNorm over the channels of a head, for q and for k, with ``norm_eps``.
+        rotary_halves: see `lape_mm.position.rotary.RotaryKind`.
         window_size: side of the windows in tokens; None for global attention.
         drop: probability of dropping an attention weight in training.
         bias_table, pe_norm: of a relative position bias, see `lape_mm.position.embedding`.
             Checkpoints hold them here; the plan reads them.
     """
 
-    def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool = True,
+    def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool | str = True,
+                 qk_norm: bool = False, norm_eps: float = 1e-6, rotary_halves: bool = False,
                  window_size: int | None = None, drop: float = 0.,
                  bias_table: nn.Parameter | None = None, pe_norm: nn.LayerNorm | None = None):
         super().__init__()
         self.num_heads, self.window_size, self.drop = num_heads, window_size, drop
+        self.rotary_halves = rotary_halves
         self.relative_position_bias_table = bias_table
         self.pe_norm = pe_norm
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias is True)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.zeros(dim)) if qkv_bias == 'qv' else None
+                                    for _ in 'qv')
+        self.q_norm, self.k_norm = (nn.LayerNorm(dim // num_heads, eps=norm_eps) if qk_norm
+                                    else None for _ in 'qk')
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, grid: tuple[int, int], attn_bias: Tensor | None = None,
-                num_queries: int | None = None) -> Tensor:
-        """(B, T, C) to (B, T, C); with windows, T is the grid's h * w.
+                num_queries: int | None = None, rotary: Tensor | None = None) -> Tensor:
+        """(B, T, C) to (B, T, C); the last h * w tokens are the grid's.
 
         ``attn_bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
-        ``num_queries``, only the first tokens are queries: (B, num_queries, C).
+        ``num_queries``, only the first tokens are queries: (B, num_queries, C). ``rotary``,
+        (2, T, heads or 1, d / 2), rotates q and k.
         """
-        qkv = self.qkv(x)
+        if self.q_bias is None or self.v_bias is None:
+            qkv = self.qkv(x)
+        else:
+            qkv = F.linear(x, self.qkv.weight, torch.cat(
+                [self.q_bias, torch.zeros_like(self.q_bias), self.v_bias]))
+        if rotary is not None or self.q_norm is not None:
+            qkv = self._turn(qkv, rotary)
         mix = (self._attend(qkv, attn_bias, num_queries) if self.window_size is None else
                self._attend_windows(qkv, grid, self.window_size))
         return self.proj(mix)
+
+    def _turn(self, qkv: Tensor, rotary: Tensor | None) -> Tensor:
+        """Normalises and rotates q and k, (B, T, 3 C)."""
+        width = qkv.shape[2] // (3 * self.num_heads)
+        q, k, v = qkv.unflatten(2, (3, self.num_heads, width)).unbind(2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotary is not None:
+            q, k = (rotate(x, rotary, self.rotary_halves) for x in (q, k))
+        return torch.stack([q.to(v.dtype), k.to(v.dtype), v], dim=2).flatten(2)
 
     def _attend(self, qkv: Tensor, attn_bias: Tensor | None = None,
                 num_queries: int | None = None) -> Tensor:
@@ -90,15 +120,24 @@ class Attention(nn.Module):
 
     def _attend_windows(self, qkv: Tensor, grid: tuple[int, int], side: int) -> Tensor:
         batch, channels, (height, width) = qkv.shape[0], qkv.shape[2], grid
+        prefix, everything = qkv.shape[1] - height * width, qkv
+        if prefix:
+            qkv = qkv[:, prefix:]
         bottom, right = -height % side, -width % side
         qkv = F.pad(qkv.unflatten(1, grid), (0, 0, 0, right, 0, bottom))
         rows, columns = (height + bottom) // side, (width + right) // side
         # no -1 in these shapes: it is ambiguous for an empty batch
         qkv = qkv.reshape(batch, rows, side, columns, side, channels).transpose(2, 3)
-        mix = self._attend(qkv.reshape(batch * rows * columns, side * side, channels))
+        qkv = qkv.reshape(batch * rows * columns, side * side, channels)
+        if prefix:
+            shared = everything[:, :prefix].repeat_interleave(rows * columns, dim=0)
+            mix = self._attend(torch.cat([shared, qkv], dim=1))[:, prefix:]
+        else:
+            mix = self._attend(qkv)
         mix = mix.reshape(batch, rows, columns, side, side, channels // 3).transpose(2, 3)
         mix = mix.reshape(batch, height + bottom, width + right, channels // 3)
-        return mix[:, :height, :width].flatten(1, 2)
+        mix = mix[:, :height, :width].flatten(1, 2)
+        return torch.cat([self._attend(everything, None, prefix), mix], dim=1) if prefix else mix
 
 
 class Block(EncoderLayer):
@@ -109,28 +148,30 @@ class Block(EncoderLayer):
     Args:
         dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
         drop_path: probability of dropping a residual branch, per sample.
-        layer_scale: adds ``gamma1`` and ``gamma2``, (C,) each, initially ones.
+        mlp: form of the MLP, see `lape_mm.backbones.DeiT`.
+        layer_scale: initial value of ``gamma1`` and ``gamma2``, (C,) each; 0 for none.
         pe_norm: the joining's norm of PE for this layer, or None.
         attention: further arguments of `Attention`.
     """
 
-    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4., qkv_bias: bool = True,
-                 norm_eps: float = 1e-6, drop_path: float = 0., layer_scale: bool = False,
-                 pe_norm: nn.Module | None = None, attention: Mapping | None = None):
+    def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4.,
+                 qkv_bias: bool | str = True, norm_eps: float = 1e-6, drop_path: float = 0.,
+                 mlp: str = 'mlp', layer_scale: float = 0., pe_norm: nn.Module | None = None,
+                 attention: Mapping | None = None):
         super().__init__()
         self.pe_norm = pe_norm
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
-        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias,
+        self.attn = Attention(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias, norm_eps=norm_eps,
                               **(attention or {}))
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.make_feed_forward(dim, int(dim * mlp_ratio))
+        self.make_feed_forward(dim, int(dim * mlp_ratio), mlp, norm_eps)
         self.drop_path = DropPath(drop_path)
-        self.gamma1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
-        self.gamma2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
+        self.gamma1, self.gamma2 = (nn.Parameter(torch.full((dim,), float(layer_scale)))
+                                    if layer_scale else None for _ in range(2))
 
     def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
                 pre_attn: Tensor | None = None, attn_bias: Tensor | None = None,
-                num_queries: int | None = None) -> Tensor:
+                rotary: Tensor | None = None, num_queries: int | None = None) -> Tensor:
         """(B, T, C) and the layer's entries of the plan to (B, T, C).
 
         With ``num_queries``, only the first tokens are computed: (B, num_queries, C).
@@ -138,13 +179,18 @@ class Block(EncoderLayer):
         if residual is not None:
             x = x + residual
         y = self.norm1(x)
-        y = self.attn(y if pre_attn is None else y + pre_attn, grid, attn_bias, num_queries)
+        y = self.attn(y if pre_attn is None else y + pre_attn, grid, attn_bias, num_queries,
+                      rotary)
         x = self.add(x[:, :num_queries], y, self.gamma1)
         return self.add(x, self.feed_forward(self.norm2(x), grid), self.gamma2)
 
-    def make_feed_forward(self, dim: int, hidden: int) -> None:
+    def make_feed_forward(self, dim: int, hidden: int, form: str, eps: float) -> None:
         """Registers the modules of `feed_forward`, named as in checkpoints."""
-        self.mlp = Mlp(dim, hidden)
+        norm: Any = partial(nn.LayerNorm, eps=eps) if form == 'swiglu_norm' else None
+        self.mlp = (
+            Mlp(dim, hidden) if form == 'mlp' else
+            GluMlp(dim, 2 * hidden, act_layer=nn.SiLU, gate_last=False) if form == 'swiglu' else
+            SwiGLU(dim, hidden, norm_layer=norm))
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """(B, T, C) to (B, T, C), token by token."""

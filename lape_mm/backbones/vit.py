@@ -2,43 +2,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
-from lape_mm.position import KINDS, RELATIVE, PositionPlan
+from lape_mm.position import KINDS, RELATIVE, ROTARY, PositionPlan, Rotary, build_joining
 from lape_mm.position.embedding import relative_index, relative_table
 from lape_mm.registry import MODELS
 
-from .checks import check_count, check_out_indices, resolve_arch
+from .archs import resolve_vit
+from .checks import check_count, check_out_indices
 from .encoder import Encoder, init_linear
 from .layers import Block, EncoderLayer, to_output
 
-ARCHS = {
-    'tiny': dict(embed_dim=192, depth=12, num_heads=3),
-    'small': dict(embed_dim=384, depth=12, num_heads=6),
-    'base': dict(embed_dim=768, depth=12, num_heads=12),
-}
-DETAILS = dict(mlp_ratio=4., qkv_bias=True)
 
-
-def patch_embed(*, patch_size: int, in_channels: int, embed_dim: int) -> PatchEmbed:
+def patch_embed(*, patch_size: int, in_channels: int, sizes: Mapping) -> PatchEmbed:
     """timm's patch embedding, for images of any whole number of patches."""
     check_count('patch_size', patch_size)
     check_count('in_channels', in_channels)
     return PatchEmbed(img_size=None, patch_size=patch_size, in_chans=in_channels,
-                      embed_dim=embed_dim, flatten=False)
+                      embed_dim=sizes['embed_dim'], flatten=False, bias=not sizes['norm_pre'])
+
+
+def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, str | None]:
+    """A position such as 'learnable+rope' as table or bias, and rotary PE.
+
+    Raises:
+        ValueError: for anything but one of each at most.
+    """
+    kinds = position.split('+') if isinstance(position, str) else []  # None is for Swin alone
+    rotary = [kind for kind in kinds if kind in ROTARY]
+    others = [kind for kind in kinds if kind not in ROTARY]
+    if not kinds or not set(kinds) <= set(allowed) or len(others) > 1 or len(rotary) > 1 \
+            or RELATIVE in others and rotary:
+        both = ", or a table and a rotary one, as 'learnable+rope'" if 'rope' in allowed else ''
+        raise ValueError(f'position={position!r}: expected one of '
+                         f'{", ".join(map(repr, allowed))}{both}')
+    return next(iter(others), None), next(iter(rotary), None)
 
 
 class VisionTransformer(Encoder):
     """The plain ViT: a stem, prefix tokens, blocks of equal size and a last LayerNorm.
 
     Args:
-        sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias.
+        sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias; for plain blocks also the other
+            settings of `DeiT`.
         stem: (B, in_channels, H, W), padded, to (B, C, ceil(H / stride), ceil(W / stride)).
-        position: a kind of table, or 'relative', a bias of the attention's logits.
+        position: a kind of table, 'relative' (a bias of the attention's logits), a kind of rotary
+            PE, or a table and rotary PE, as 'learnable+rope'. Rotary PE alone gets a learnable
+            table where the joining needs one.
         distilled: adds a distillation token after the class token.
         block: class of the layers, which takes what `Block` takes.
         layers: further arguments of each layer, L entries.
@@ -57,24 +72,33 @@ class VisionTransformer(Encoder):
     def __init__(self, *, sizes: Mapping, stem: nn.Module, joining: str | Mapping, position: str,
                  distilled: bool = False, block: type[EncoderLayer] = Block,
                  layers: Sequence[Mapping] | None = None, norm_eps: float = 1e-6, **kwargs):
-        if position not in self.positions:  # None is for Swin alone
-            raise ValueError(f'position={position!r}: expected one of '
-                             f'{", ".join(map(repr, self.positions))}')
-        dim, depth, relative = sizes['embed_dim'], sizes['depth'], position == RELATIVE
+        table, rotary = split_position(position, self.positions)
+        dim, depth, relative = sizes['embed_dim'], sizes['depth'], table == RELATIVE
+        if table is None and build_joining(joining, depth=depth)[0].needs_table:
+            table = 'learnable'
+        reg_tokens = sizes.get('reg_tokens', 0)
         super().__init__(dims=[dim] * depth, joining=joining, norm_eps=norm_eps,
-                         position=None if relative else position, more_tokens=int(distilled),
+                         position=None if relative else table, more_tokens=int(distilled),
+                         reg_tokens=reg_tokens, embed_class=sizes.get('embed_class', True),
                          **kwargs)
         self.patch_embed = stem
         self.cls_token = self.new_token() if self.has_class_token else None
         self.dist_token = self.new_token() if distilled else None
+        self.reg_token = self.new_token(reg_tokens) if reg_tokens else None
+        self.rope = Rotary(rotary, depth=depth, num_heads=sizes['num_heads'],
+                           head_dim=dim // sizes['num_heads']) if rotary else None
+        self.norm_pre = nn.LayerNorm(dim, eps=norm_eps) if sizes.get('norm_pre') else None
         self.register_buffer('relative_index', relative_index(self.grid) if relative else None,
                              persistent=False)
+        attention = dict(qk_norm=True) if sizes.get('qk_norm') else {}
+        if rotary:
+            attention['rotary_halves'] = ROTARY[rotary].halves
+        shared = {name: sizes[name] for name in ('mlp', 'layer_scale') if sizes.get(name)}
         blocks = []
         for layer, given in enumerate(layers or [{}] * depth):
-            options = dict(given)
+            options = {**shared, **given, 'attention': {**attention, **given.get('attention', {})}}
             if relative:
-                options['attention'] = dict(
-                    options.get('attention', {}),
+                options['attention'].update(
                     bias_table=relative_table(self.grid, sizes['num_heads']),
                     pe_norm=self.joining.bias_norm(self.grid[0] * self.grid[1]))
             else:
@@ -86,17 +110,21 @@ class VisionTransformer(Encoder):
         self.blocks = nn.ModuleList(blocks)
         self.blocks.apply(init_linear)
 
-    def new_token(self) -> nn.Parameter:
-        """(1, 1, C), normal (std 0.02, truncated)."""
-        return nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, 1, self.embed_dim), std=.02))
+    def new_token(self, count: int = 1) -> nn.Parameter:
+        """(1, count, C), normal (std 0.02, truncated)."""
+        return nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, count, self.embed_dim), std=.02))
 
     def prefix_tokens(self) -> list[Tensor]:
-        return [token for token in (self.cls_token, self.dist_token) if token is not None]
+        return [token for token in (self.cls_token, self.dist_token, self.reg_token)
+                if token is not None]
 
     def layers_in_order(self) -> Sequence[EncoderLayer]:
         return cast('Sequence[EncoderLayer]', self.blocks)
 
     def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
+        if self.rope is not None:
+            return replace(super().make_plan(grid), rotary=self.rope(
+                grid, self.num_prefix_tokens, next(self.parameters()).device))
         if self.relative_index is None:
             return super().make_plan(grid)
         if tuple(grid) != self.grid:
@@ -118,11 +146,26 @@ class VisionTransformer(Encoder):
             batch = tokens.shape[0]
             tokens = torch.cat([*(token.expand(batch, -1, -1) for token in prefix), tokens], dim=1)
         height, width = patches.shape[-2:]
-        return tokens, (height, width), self.plan((height, width))
+        plan = self.plan((height, width))
+        if self.norm_pre is not None:
+            if plan.residual[0] is not None:
+                tokens, plan = tokens + plan.residual[0], replace(
+                    plan, residual=(None, *plan.residual[1:]))
+            tokens = self.norm_pre(tokens)
+        return tokens, (height, width), plan
+
+    def no_weight_decay(self) -> set[str]:
+        more = {'reg_token', 'rope.freqs'} & {name for name, _ in self.named_parameters()}
+        return super().no_weight_decay() | more
+
+    @property
+    def pools_class_token(self) -> bool:
+        """Whether `pool` takes the class token."""
+        return self.cls_token is not None
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, T, C) to (B, C): the class token, or the mean of the patches."""
-        return super().pool(x) if self.cls_token is None else x[:, 0]
+        return x[:, 0] if self.pools_class_token else super().pool(x)
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
@@ -131,14 +174,14 @@ class VisionTransformer(Encoder):
     def encode(self, img: Tensor) -> Tensor:
         """The tokens for `pool`, after the last LayerNorm and ``post_norm``.
 
-        With a class token, the last layer computes the P prefix tokens alone, (B, P, C); otherwise
-        all, (B, T, C).
+        If the class token is pooled, the last layer computes the P prefix tokens alone, (B, P, C);
+        otherwise all, (B, T, C).
         """
         x, grid, plan = self.embed(img)
         *blocks, last = self.blocks
         for layer, block in enumerate(blocks):
             x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
-        queries = None if self.cls_token is None else self.num_prefix_tokens
+        queries = self.num_prefix_tokens if self.pools_class_token else None
         x = self.maybe_checkpoint(last, x, grid, num_queries=queries, **plan.layer(-1))
         return self.run_last_norm(
             x, None if plan.post_norm is None else plan.post_norm[:, :queries])
@@ -146,50 +189,81 @@ class VisionTransformer(Encoder):
 
 @MODELS.register_module()
 class DeiT(VisionTransformer):
-    """DeiT (ICML 2021) with any joining, for classification and as an encoder of dense heads.
+    """The plain ViT with any joining, for classification and as an encoder of dense heads.
 
-    Parameter names are those of the official DeiT and LaPE checkpoints. The class token is pooled
-    under default, share, unshare and LaPE; under PVG and MPVG there is none, and the tokens are
-    averaged after the last LayerNorm.
+    Parameter names are those of the official DeiT and LaPE checkpoints, and timm's. The class token
+    is pooled under default, share, unshare and LaPE; under PVG and MPVG there is none, and the
+    tokens are averaged after the last LayerNorm.
 
     Args:
-        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and optionally
-            mlp_ratio and qkv_bias.
-        img_size: side or (h, w), in pixels, of the PE table's grid.
-        patch_size, in_channels: of the patch embedding.
+        arch: a name of `lape_mm.backbones.archs.ARCHS`: DeiT's 'tiny', 'small', 'base', and those
+            of DINOv2, DINOv3, MAE, AugReg, DeiT III, EVA-02, RoPE-ViT, ...; or a dict of embed_dim,
+            depth, num_heads and optionally mlp_ratio (of one branch of a SwiGLU), qkv_bias (True,
+            False, or 'qv' for q and v alone), mlp ('mlp', 'swiglu' with one weight for gate and
+            value, 'swiglu_split' with two, 'swiglu_norm' with two and a LayerNorm), qk_norm,
+            layer_scale (initial value), reg_tokens (how many registers), norm_pre (a LayerNorm
+            before the layers), class_token, embed_class (whether PE has a slot for it),
+            global_pool ('token' or 'avg') and fc_norm (the last LayerNorm follows the averaging,
+            unless the joining adds PE after it).
+        img_size: side or (h, w), in pixels, of the PE table's grid; None for the architecture's,
+            224 for a dict.
+        patch_size: side of a patch in pixels; None for the architecture's, 16 for a dict.
+        in_channels: of the images.
         joining: 'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg', or a dict of the settings
             of `lape_mm.position.Joining`.
-        position: 'learnable', 'sincos_1d' or 'sincos_2d'; or 'relative', a bias of the attention
-            logits for images of ``img_size`` alone, with joining 'default' (plain) or 'lape'
-            (through a LayerNorm).
+        position: a table, 'learnable', 'sincos_1d' or 'sincos_2d'; rotary PE, 'rope' (axial),
+            'rope_mixed', 'rope_eva02' or 'rope_dinov3', alone or with a table, as 'learnable+rope';
+            or 'relative', a bias of the attention logits for images of ``img_size`` alone, with
+            joining 'default' (plain) or 'lape' (through a LayerNorm). Rotary PE alone gets a
+            learnable table where the joining needs one. None for the architecture's.
         class_token: None for the papers' choice with the joining.
         distilled: adds DeiT's distillation token. The papers do not combine it with PVG or MPVG;
             here it stays, beside the mean of the patches.
         out_indices: None for the pooled vector; otherwise layers, ending with the last one, whose
             maps are returned.
-        drop_path_rate, interpolation, norm_eps, with_cp, frozen, init_cfg: see `Encoder`.
+        interpolation: 'bicubic', 'bilinear' or 'bicubic_antialias' (timm's); None for the
+            architecture's.
+        norm_eps: of every LayerNorm; None for the architecture's.
+        drop_path_rate, with_cp, frozen, init_cfg: see `Encoder`.
 
     Raises:
         ValueError: for an invalid argument, with the allowed values.
     """
 
-    def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
-                 patch_size: int = 16, in_channels: int = 3, joining: str | Mapping = 'default',
-                 position: str = 'learnable', class_token: bool | None = None,
+    positions = (*KINDS, RELATIVE, *ROTARY)
+
+    def __init__(self, *, arch: str | Mapping = 'tiny',
+                 img_size: int | Sequence[int] | None = None, patch_size: int | None = None,
+                 in_channels: int = 3, joining: str | Mapping = 'default',
+                 position: str | None = None, class_token: bool | None = None,
                  distilled: bool = False, out_indices: Sequence[int] | None = None,
-                 drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, with_cp: bool = False, frozen: bool = False,
+                 drop_path_rate: float = 0., interpolation: str | None = None,
+                 norm_eps: float | None = None, with_cp: bool = False, frozen: bool = False,
                  init_cfg: dict | None = None):
-        sizes = resolve_arch(arch, ARCHS, DETAILS)
+        sizes, given = resolve_vit(arch, img_size=img_size, patch_size=patch_size,
+                                   position=position, interpolation=interpolation,
+                                   norm_eps=norm_eps)
+        patch_size = given.pop('patch_size')
         super().__init__(
-            sizes=sizes, img_size=img_size, stride=patch_size,
-            stem=patch_embed(patch_size=patch_size, in_channels=in_channels,
-                             embed_dim=sizes['embed_dim']),
-            in_channels=in_channels, joining=joining, class_token=class_token, position=position,
-            distilled=distilled, drop_path_rate=drop_path_rate, interpolation=interpolation,
-            norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
-        self.freeze()
+            sizes=sizes, stride=patch_size,
+            stem=patch_embed(patch_size=patch_size, in_channels=in_channels, sizes=sizes),
+            in_channels=in_channels, joining=joining,
+            class_token=sizes['class_token'] and class_token, distilled=distilled,
+            last_norm=None if sizes['fc_norm'] else True, drop_path_rate=drop_path_rate,
+            with_cp=with_cp, frozen=frozen, init_cfg=init_cfg, **given)
+        self.global_pool = sizes['global_pool']
         self.out_indices = check_out_indices(out_indices, self.depth, 'layers')
+        self.fc_norm = nn.LayerNorm(self.embed_dim, eps=given['norm_eps']) \
+            if self.norm is None and not self.out_indices else None
+        self.freeze()
+
+    @property
+    def pools_class_token(self) -> bool:
+        return self.cls_token is not None and self.global_pool == 'token'
+
+    def pool(self, x: Tensor) -> Tensor:
+        pooled = super().pool(x)
+        return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
@@ -198,13 +272,14 @@ class DeiT(VisionTransformer):
         (B, C) each, for mmpretrain's DeiTClsHead.
 
         With ``out_indices``, to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them.
-        The last map is taken after the last LayerNorm and ``post_norm``.
+        The last map is taken after the last LayerNorm, unless that is an ``fc_norm``, and
+        ``post_norm``.
         """
         if not self.out_indices:
             x = self.encode(img)
             pooled = self.pool(x)
             return (pooled if self.dist_token is None else
-                    (pooled, x[:, self.num_prefix_tokens - 1]),)
+                    (pooled, x[:, int(self.cls_token is not None)]),)
         x, grid, plan = self.embed(img)
         maps = []
         for layer, block in enumerate(self.blocks):

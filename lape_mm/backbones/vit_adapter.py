@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lape_mm.position import KINDS
+from lape_mm.position import KINDS, ROTARY
 from lape_mm.registry import MODELS
 
 from .adapter_layers import (
@@ -20,20 +20,16 @@ from .adapter_layers import (
     to_maps,
     to_pyramid,
 )
-from .checks import is_count, resolve_arch
+from .archs import resolve_vit
+from .checks import is_count
 from .deformable import reference_points
 from .layers import to_output
-from .vit import ARCHS, DETAILS, VisionTransformer, patch_embed
+from .vit import VisionTransformer, patch_embed
 
-PATCH, COARSEST = 16, 32
+COARSEST = 32
 VARIANTS = ('detection', 'segmentation')
 ADAPTER: dict[str, float] = dict(conv_inplane=64, deform_num_heads=6, deform_ratio=1.,
                                  deform_points=4, ffn_ratio=.25)
-ADAPTER_ARCHS: dict[str, dict] = {
-    'tiny': ARCHS['tiny'],
-    'small': ARCHS['small'],
-    'base': dict(ARCHS['base'], deform_num_heads=12, deform_ratio=.5),
-}
 
 
 @MODELS.register_module()
@@ -49,14 +45,17 @@ class ViTAdapter(VisionTransformer):
     see the tokens before them. By default this holds if the plan has a ``post_norm``, our reading
     of the paper.
 
+    Patches may have any size. The image is padded to multiples of 32 for the convolutions, and from
+    there to whole patches for the ViT; points and maps are matched in pixels. Registers pass
+    through the ViT's layers alone, as the class token does in the official model for BEiT.
+
     Args:
-        arch: 'tiny', 'small', 'base', or a dict of embed_dim, depth, num_heads and optionally
-            mlp_ratio, qkv_bias, conv_inplane, deform_num_heads, deform_ratio, deform_points and
-            ffn_ratio.
+        arch: a name or a dict as for `DeiT`; the dict may also have conv_inplane, deform_num_heads,
+            deform_ratio, deform_points and ffn_ratio.
         variant: 'detection' (14 x 14 windows except in the last layer of each interaction; the last
             ViT map is added to all levels) or 'segmentation' (global attention; the ViT map after
             each of four interactions is added to its own level).
-        img_size: see `DeiT`; of the ViT's pre-training.
+        img_size, patch_size: see `DeiT`; of the ViT's pre-training.
         class_token: see `DeiT`; only a slot of the table.
         last_norm: see above.
         windows: each layer's window size in tokens, or None for global attention; None for the
@@ -64,28 +63,35 @@ class ViTAdapter(VisionTransformer):
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
         out_indices: levels 0 to 3 of the returned maps, in any order; one may repeat. Parameters
             that only the other levels need are left out.
-        layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, initially ones.
+        layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, initially ones;
+            architectures that have them, have them in any case.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
         frozen: the ViT gets no gradient; the adapter does.
 
     The other arguments are as in `DeiT`; there is no relative bias.
     """
 
-    positions = KINDS
+    positions = (*KINDS, *ROTARY)
     checkpointing = (False, 'adapter', True)
 
     def __init__(self, *, arch: str | Mapping = 'tiny', variant: str = 'detection',
-                 img_size: int | Sequence[int] = 224, joining: str | Mapping = 'default',
-                 position: str = 'learnable', class_token: bool | None = None,
-                 last_norm: bool | None = None, windows: Sequence[int | None] | None = None,
+                 img_size: int | Sequence[int] | None = None, patch_size: int | None = None,
+                 joining: str | Mapping = 'default', position: str | None = None,
+                 class_token: bool | None = None, last_norm: bool | None = None,
+                 windows: Sequence[int | None] | None = None,
                  interaction_indexes: Sequence[Sequence[int]] | None = None,
                  out_indices: Sequence[int] = (0, 1, 2, 3), layer_scale: bool = True,
-                 drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-6, with_cp: bool | str = False, frozen: bool = False,
+                 drop_path_rate: float = 0., interpolation: str | None = None,
+                 norm_eps: float | None = None, with_cp: bool | str = False, frozen: bool = False,
                  init_cfg: dict | None = None):
         if variant not in VARIANTS:
             raise ValueError(f'variant={variant!r}: expected one of {VARIANTS}')
-        sizes = resolve_arch(arch, ADAPTER_ARCHS, {**DETAILS, **ADAPTER})
+        sizes, given = resolve_vit(arch, ADAPTER, img_size=img_size, patch_size=patch_size,
+                                   position=position, interpolation=interpolation,
+                                   norm_eps=norm_eps)
+        if isinstance(arch, str):
+            sizes.update(deform_sizes(sizes))
+        patch_size, norm_eps = given.pop('patch_size'), given['norm_eps']
         dim, depth = sizes['embed_dim'], sizes['depth']
         indexes = check_interactions(interaction_indexes, depth)
         if variant == 'segmentation' and len(indexes) != 4:
@@ -100,14 +106,15 @@ class ViTAdapter(VisionTransformer):
             raise ValueError(f'windows={windows!r}: expected {depth} entries, one per layer: a '
                              'side in tokens, or None')
         super().__init__(
-            sizes=sizes, img_size=img_size, stride=PATCH, pad_to=COARSEST,
-            stem=patch_embed(patch_size=PATCH, in_channels=3, embed_dim=dim), in_channels=3,
-            joining=joining, class_token=class_token, position=position,
-            layers=[dict(layer_scale=layer_scale, attention=dict(window_size=window))
-                    for window in windows],
-            last_norm=last_norm, drop_path_rate=drop_path_rate, interpolation=interpolation,
-            norm_eps=norm_eps, with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)
-        self.cls_token = None
+            sizes=sizes, stride=patch_size, pad_to=COARSEST,
+            stem=patch_embed(patch_size=patch_size, in_channels=3, sizes=sizes), in_channels=3,
+            joining=joining, class_token=sizes['class_token'] and class_token,
+            layers=[dict(layer_scale=sizes['layer_scale'] or float(layer_scale),
+                         attention=dict(window_size=window)) for window in windows],
+            last_norm=last_norm, drop_path_rate=drop_path_rate, with_cp=with_cp, frozen=frozen,
+            init_cfg=init_cfg, **given)
+        self.cls_token, self.scale_is_new = None, not sizes['layer_scale']
+        self.num_prefix_tokens, self.unused_slots = sizes['reg_tokens'], self.num_prefix_slots
         self.freeze()
         self.variant, self.interaction_indexes = variant, indexes
         self.out_indices = check_levels(out_indices)
@@ -131,28 +138,41 @@ class ViTAdapter(VisionTransformer):
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
 
-        The image is padded to multiples of 32 with zeros at the bottom and right, PE is resized to
-        the padded grid, and the maps are cropped.
+        The image is padded with zeros at the bottom and right, PE is resized to the padded grid,
+        and the maps are cropped.
         """
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
+        registers = self.num_prefix_tokens
+        if registers:
+            prefix, x = x[:, :registers], x[:, registers:]
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = to_pyramid([level + embed[:, None, None] for level, embed in
                               zip(pyramid, self.level_embed)])
         grid_points, pyramid_points = (reference_points(sizes, x.device)
                                        for sizes in ((grid,), shapes))
+        if COARSEST % self.stride:  # the two paddings differ
+            ratio = grid_points.new_tensor([self.stride * tokens / (8 * cells) for tokens, cells in
+                                            zip(reversed(grid), reversed(shapes[0]))])
+            grid_points, pyramid_points = grid_points * ratio, pyramid_points / ratio
         maps = []
         for interaction, (first, last) in zip(cast('Sequence[Interaction]', self.interactions),
                                               self.interaction_indexes):
             x = self.maybe_checkpoint(interaction.injector, x, grid_points, pyramid, shapes)
+            if registers:
+                x = torch.cat([prefix, x], dim=1)
             for layer in range(first, last + 1):
                 x = self.maybe_checkpoint(self.blocks[layer], x, grid, **plan.layer(layer))
+            if registers:
+                prefix, x = x[:, :registers], x[:, registers:]
             for extractor in interaction.extractors:
                 pyramid = self.maybe_checkpoint(extractor, pyramid, pyramid_points, shapes, x, grid)
             maps.append(x)
-        maps[-1] = self.run_last_norm(x, plan.post_norm)
+        x = torch.cat([prefix, x], dim=1) if registers else x
+        x = self.run_last_norm(x, plan.post_norm)
+        maps[-1] = x[:, registers:] if registers else x
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
         levels = [c1, *to_maps(pyramid, shapes)]
@@ -162,7 +182,10 @@ class ViTAdapter(VisionTransformer):
         outputs = {}
         for index in sorted(set(self.out_indices)):
             x, size = maps[index % len(maps)], levels[index].shape[-2:]
-            if size != grid:
+            if COARSEST % self.stride:  # the grid ends beyond the level
+                x = F.interpolate(x, scale_factor=self.stride / 2 ** (index + 2), mode='bilinear',
+                                  align_corners=False)[..., :size[0], :size[1]]
+            elif size != grid:
                 x = F.interpolate(x, size=size, mode='bilinear', align_corners=False)
             level = self.get_submodule(f'norm{index + 1}')(x + levels[index])
             stride = 4 * 2 ** index
@@ -172,7 +195,12 @@ class ViTAdapter(VisionTransformer):
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         adapter = ('level_embed', 'spm', 'interactions', 'up', 'norm1', 'norm2', 'norm3', 'norm4')
         return ((name, parameter) for name, parameter in self.named_parameters()
-                if name.split('.')[0] not in adapter)
+                if name.split('.')[0] not in adapter
+                and not (self.scale_is_new and name.endswith(('.gamma1', '.gamma2'))))
+
+    def padded(self, side: int) -> int:
+        side = super().padded(side)
+        return side + -side % self.stride
 
     def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | {'level_embed'}
@@ -184,6 +212,13 @@ def check_levels(out_indices: Sequence[int]) -> tuple[int, ...]:
             is_count(index, 0) and index < 4 for index in out_indices):
         raise ValueError(f'out_indices={out_indices!r}: expected levels, each 0, 1, 2 or 3')
     return tuple(out_indices)
+
+
+def deform_sizes(sizes: Mapping) -> dict[str, float]:
+    """Heads and value ratio of the deformable attention in the official sizes of ViT-Adapter."""
+    if sizes['embed_dim'] >= 768:
+        return dict(deform_num_heads=sizes['num_heads'], deform_ratio=.5)
+    return dict(deform_num_heads=sizes['num_heads']) if sizes['embed_dim'] % 6 else {}
 
 
 def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \

@@ -21,7 +21,8 @@ class TransferReport:
 
     Attributes:
         found, missing: ViT parameters of the model.
-        resized: ViT parameters found on another grid.
+        resized: ViT parameters found on another grid, or for another patch size.
+        grafted: parts of PE that the checkpoint lacks, at the start of `lape_mm.checkpoints.graft`.
         new: parameters that no classification model has; they keep their initial values.
         unused: weights of the checkpoint without a place in the model.
         share: found elements, as a share of the ViT parameters of a classification model.
@@ -30,15 +31,16 @@ class TransferReport:
     found: dict[str, str] = field(default_factory=dict)
     resized: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    grafted: dict[str, str] = field(default_factory=dict)
     new: dict[str, str] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
     share: float = 0.
 
     def __str__(self) -> str:
         rows = [('found', self.found), ('resized', self.resized), ('missing', self.missing),
-                ('new by design', self.new), ('unused', self.unused)]
+                ('grafted', self.grafted), ('new by design', self.new), ('unused', self.unused)]
         lines = [f'{title:>14} {len(names):>5}   {_summary(names)}'.rstrip()
-                 for title, names in rows]
+                 for title, names in rows if names or title != 'grafted']
         return '\n'.join([f'{100 * self.share:.2f} % of the ViT\'s weights found', *lines])
 
 

@@ -21,20 +21,24 @@ class Layout:
 
     Attributes:
         mark: a key that identifies the layout, without prefix.
-        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number. The first match
-            renames a key, in either direction.
+        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number, q, k or v. The first
+            match renames a key, in either direction.
+        read: further rules for reading alone.
         constants: pattern of buffers that follow from the sizes.
     """
 
     mark: str
     rules: tuple[tuple[str, str], ...] = ()
-    constants: str = r'(.*\.)?(relative_position_index|attn_mask)'
+    read: tuple[tuple[str, str], ...] = ()
+    constants: str = (r'(.*\.)?(relative_position_index|attn_mask)'
+                      r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their state dict under our names, without constants."""
+        """Their state dict under our names, without constants, see `join`."""
         state = {key: value for key, value in state.items()
                  if not re.fullmatch(self.constants, key)}
-        return translate(state, [(theirs, ours) for ours, theirs in self.rules])
+        return join(translate(state, [
+            (theirs, ours) for ours, theirs in (*self.rules, *self.read)]))
 
     def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state dict under their names."""
@@ -48,19 +52,15 @@ LAYOUTS = {
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.qkv.'),
         ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'),
         ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
-        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'),
-        ('blocks.{}.norm1.', 'layers.{}.ln1.'),
-        ('blocks.{}.norm2.', 'layers.{}.ln2.'),
-        ('norm.', 'ln1.'),
-        # read only: mmseg's ViT wraps torch's attention
+        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'), ('blocks.{}.norm1.', 'layers.{}.ln1.'),
+        ('blocks.{}.norm2.', 'layers.{}.ln2.'), ('norm.', 'ln1.')), (
+        # mmseg's ViT wraps torch's attention
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
         ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
     'compact': Layout('tokenizer.conv_layers.0.0.weight', (
-        ('patch_embed.', 'tokenizer.'),
-        ('cls_token', 'classifier.class_emb'),
+        ('patch_embed.', 'tokenizer.'), ('cls_token', 'classifier.class_emb'),
         ('pos_embed', 'classifier.positional_emb'),
-        ('attention_pool.', 'classifier.attention_pool.'),
-        ('blocks.', 'classifier.blocks.'),
+        ('attention_pool.', 'classifier.attention_pool.'), ('blocks.', 'classifier.blocks.'),
         ('norm.', 'classifier.norm.'))),
     't2t': Layout('tokens_to_token.project.weight', (('patch_embed.', 'tokens_to_token.'),)),
     'ceit': Layout('i2t.proj.weight', (('patch_embed.', 'i2t.'),)),
@@ -72,21 +72,53 @@ LAYOUTS = {
     'swin': Layout('absolute_pos_embed', (('pos_embed', 'absolute_pos_embed'),)),
     'own T2T': Layout('patch_embed.project.weight'),
     'own compact': Layout('patch_embed.conv_layers.0.0.weight'),
-    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; and our others
-    'deit': Layout('patch_embed.proj.weight'),
+    # ViT, DeiT, MAE, BEiT and DINOv2 of Hugging Face
+    'hf ViT': Layout('embeddings.patch_embeddings.projection.weight', read=(
+        ('patch_embed.proj.', 'embeddings.patch_embeddings.projection.'),
+        ('pos_embed', 'embeddings.position_embeddings'),
+        ('dist_token', 'embeddings.distillation_token'),
+        ('reg_token', 'embeddings.register_tokens'), ('', 'embeddings.'),
+        ('blocks.{}.attn.q.', 'encoder.layer.{}.attention.attention.query.'),
+        ('blocks.{}.attn.k.', 'encoder.layer.{}.attention.attention.key.'),
+        ('blocks.{}.attn.v.', 'encoder.layer.{}.attention.attention.value.'),
+        ('blocks.{}.attn.proj.', 'encoder.layer.{}.attention.output.dense.'),
+        ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.intermediate.dense.'),
+        ('blocks.{}.mlp.fc1.', 'encoder.layer.{}.mlp.weights_in.'),
+        ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.output.dense.'),
+        ('blocks.{}.mlp.fc2.', 'encoder.layer.{}.mlp.weights_out.'),
+        ('blocks.{}.norm1.', 'encoder.layer.{}.layernorm_before.'),
+        ('blocks.{}.norm2.', 'encoder.layer.{}.layernorm_after.'),
+        ('blocks.{}.gamma_{}', 'encoder.layer.{}.layer_scale{}.lambda1'),
+        ('blocks.{}.gamma_{}', 'encoder.layer.{}.lambda_{}'),
+        ('blocks.', 'encoder.layer.'), ('norm.', 'layernorm.'))),
+    'hf DINOv3': Layout('embeddings.patch_embeddings.weight', read=(
+        ('patch_embed.proj.', 'embeddings.patch_embeddings.'),
+        ('reg_token', 'embeddings.register_tokens'), ('', 'embeddings.'),
+        ('blocks.{}.attn.{}.', 'layer.{}.attention.{}_proj.'),
+        ('blocks.{}.attn.proj.', 'layer.{}.attention.o_proj.'),
+        ('blocks.{}.gamma_{}', 'layer.{}.layer_scale{}.lambda1'),
+        ('blocks.{}.mlp.fc1_g.', 'layer.{}.mlp.gate_proj.'),
+        ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # fc1 where there is no gate
+        ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'), ('blocks.', 'layer.'))),
+    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; all of today; our others
+    'deit': Layout('patch_embed.proj.weight', read=(
+        ('reg_token', 'register_tokens'), ('reg_token', 'storage_tokens'),  # DINOv2, DINOv3
+        ('blocks.{}.attn.{}.', 'blocks.{}.attn.{}_proj.'),
+        ('blocks.{}.attn.norm.', 'blocks.{}.attn.inner_attn_ln.'),
+        ('blocks.{}.mlp.norm.', 'blocks.{}.mlp.ffn_ln.'),
+        ('blocks.{}.mlp.fc1.', 'blocks.{}.mlp.w12.'), ('blocks.{}.mlp.fc2.', 'blocks.{}.mlp.w3.'),
+        ('blocks.{}.mlp.fc1_g.', 'blocks.{}.mlp.w1.'),
+        ('blocks.{}.mlp.fc1_x.', 'blocks.{}.mlp.w2.'))),
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
 MASK_DECODER = (
-    ('dec_proj.', 'proj_dec.'),
-    ('patch_proj.weight', 'proj_patch'),
+    ('dec_proj.', 'proj_dec.'), ('patch_proj.weight', 'proj_patch'),
     ('classes_proj.weight', 'proj_classes'),
     ('layers.{}.attn.attn.in_proj_', 'blocks.{}.attn.qkv.'),
     ('layers.{}.attn.attn.out_proj.', 'blocks.{}.attn.proj.'),
     ('layers.{}.ffn.layers.0.0.', 'blocks.{}.mlp.fc1.'),
-    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'),
-    ('layers.{}.ln1.', 'blocks.{}.norm1.'),
-    ('layers.{}.ln2.', 'blocks.{}.norm2.'),
-)
+    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'), ('layers.{}.ln1.', 'blocks.{}.norm1.'),
+    ('layers.{}.ln2.', 'blocks.{}.norm2.'))
 # layer scales of timm, BEiT and mmpretrain, after `Layout.ours`
 LAYER_SCALE = re.compile(r'(?:blocks|layers)\.(\d+)\.'
                          r'(?:ls([12])\.gamma|gamma_([12])|(?:attn|ffn)\.gamma([12])\.weight)')
@@ -96,6 +128,73 @@ def layer_scale(key: str) -> str | None:
     """Our name of another project's layer scale; None for any other key."""
     found = LAYER_SCALE.fullmatch(key)
     return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
+
+
+def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with q, k and v of each attention as one ``qkv``.
+
+    Where k has no bias (BEiT, EVA-02), or a masked one (DINOv3), those of q and v are ``q_bias``
+    and ``v_bias``. The gate and value of a SwiGLU are ``fc1_g`` and ``fc1_x``.
+    """
+    state = dict(state)
+    for start in [key.removesuffix('q.weight') for key in state if key.endswith('.attn.q.weight')]:
+        if f'{start}k.weight' in state and f'{start}v.weight' in state:
+            state[f'{start}qkv.weight'] = torch.cat(
+                [state.pop(f'{start}{part}.weight') for part in 'qkv'])
+        biases = {part: state.pop(f'{start}{part}.bias') for part in 'qkv'
+                  if f'{start}{part}.bias' in state}
+        state.update({f'{start}qkv.bias': torch.cat([*biases.values()])} if 'k' in biases else
+                     {f'{start}{part}_bias': bias for part, bias in biases.items()})
+    for name in [key for key in state if key.endswith('.attn.qkv.bias_mask')]:
+        whole = name.removesuffix('_mask')
+        _split_bias(state, whole, state[whole] * state.pop(name))
+    for value in [key for key in state if '.mlp.fc1_x.' in key]:
+        if value.replace('fc1_x', 'fc1_g') not in state:
+            state[value.replace('fc1_x', 'fc1')] = state.pop(value)
+    return state
+
+
+def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
+    """Replaces a bias of q, k and v, (3 C,), by those of q and v if that of k is zero."""
+    q, k, v = value.chunk(3)
+    if not k.any():
+        start = whole.removesuffix('qkv.bias')
+        del state[whole]
+        state[f'{start}q_bias'], state[f'{start}v_bias'] = q, v
+
+
+def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict in a model's own form, where another one means the same.
+
+    Layer scales; biases of q, k and v together or apart, and zero if no layer of the file has any;
+    a SwiGLU's gate and value together or apart; a last norm under the model's name.
+    """
+    state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
+             for key, value in state.items()}
+    biased = any(re.search(r'\.attn\.(qkv\.|[qkv]_)bias$', key) for key in state)
+    for name in own:
+        if name in state:
+            continue
+        layer, joint, part = name.partition('.attn.')
+        gate, value = (name.replace('.fc1.', f'.fc1_{half}.') for half in 'gx')
+        packed = name.replace('.fc1_g.', '.fc1.')
+        weight = state.get(f'{layer}.attn.qkv.weight')
+        if joint and part in ('qkv.bias', 'q_bias', 'v_bias') and weight is not None:
+            q, v, whole = (f'{layer}.attn.{kind}' for kind in ('q_bias', 'v_bias', 'qkv.bias'))
+            if not biased:
+                state[name] = weight.new_zeros(own[name].shape)
+            elif part == 'qkv.bias' and q in state and v in state:
+                state[name] = torch.cat([state.pop(q), torch.zeros_like(state[v]), state.pop(v)])
+            elif part == 'q_bias' and whole in state:
+                _split_bias(state, whole, state[whole])
+        elif name != gate and gate in state and value in state:
+            state[name] = torch.cat([state.pop(gate), state.pop(value)])
+        elif name != packed and packed in state:
+            state[name], state[name.replace('fc1_g', 'fc1_x')] = state.pop(packed).chunk(2)
+        elif (other := {'norm': 'fc_norm', 'fc_norm': 'norm'}.get(name.split('.')[0])) and (
+                theirs := f'{other}.{name.split(".")[-1]}') in state and theirs not in own:
+            state[name] = state.pop(theirs)
+    return state
 
 
 def wrapper(content: Mapping) -> str | None:
@@ -136,8 +235,9 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
 
 def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
     """Renames each key by the first matching rule (start, replacement); see `Layout`."""
-    patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+)')),
-                 replacement.replace('{}', r'\1')) for start, replacement in rules]
+    patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+|[qkv])')),
+                 replacement.replace('{}', r'\1', 1).replace('{}', r'\2'))
+                for start, replacement in rules]
     translated = {}
     for key, value in state.items():
         for pattern, replacement in patterns:
@@ -153,7 +253,8 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
     """Finds the transformer in a checkpoint and gives it this package's names.
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
-    Compact-Transformers, mmpretrain's and mmseg's ViTs, and this package's own models.
+    Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, mmpretrain's, mmseg's and Hugging
+    Face's ViTs, and this package's own models.
 
     Args:
         checkpoint: see `read_checkpoint`.

@@ -4,10 +4,12 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from mmengine.logging import print_log
+from timm.layers import resample_patch_embed
 from torch import Tensor, nn
 
 from lape_mm.position import resize_table
@@ -16,15 +18,15 @@ from lape_mm.wording import some
 
 from .files import CheckpointError, named, read_checkpoint
 from .fit import TransferReport, compare
-from .layouts import backbone_state, layer_scale
+from .graft import PE_NORM, TABLE, grafted
+from .layouts import backbone_state, settle
 
-TABLE = re.compile(r'pos_embed\d*')
-# norms of PE: a file of another joining may have more of them
-PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
-# modules before the layers that change every token: a first norm, and register tokens, as named by
-# timm, mmpretrain, OpenCLIP, DINOv2 and DINOv3
-BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token|register_tokens?'
-                           r'|storage_tokens)(\..*)?')
+PATCHES = 'patch_embed.proj.weight'
+TOKENS = ('cls_token', 'dist_token')
+# every token passes them: no share of the rest makes up for one that is missing
+EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
+# before the layers; the first norms are of timm, mmpretrain and OpenCLIP
+BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token)(\..*)?')
 # weights without a place -> the argument that makes one
 PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
           r'\.relative_position_bias_table': "DeiT has a relative bias with position='relative'"}
@@ -32,8 +34,11 @@ PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with la
 
 def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
                   prefix: str | None = None, source_grid: tuple[int, int] | None = None,
-                  exact: bool = False) -> TransferReport:
-    """Loads a backbone from a checkpoint, resizes PE to its grid and logs the report.
+                  exact: bool = False, graft: bool = False,
+                  allow_missing: Sequence[str] = ()) -> TransferReport:
+    """Loads a backbone from a checkpoint and logs the report.
+
+    PE is resized to the model's grid, and a patch embedding to its patch size.
 
     Args:
         model: a backbone of this package.
@@ -42,23 +47,37 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         prefix: see `backbone_state`.
         source_grid: (h, w) in tokens of the checkpoint's PE, if that is not square.
         exact: whether the file must hold all weights of the model and no others.
+        graft: whether PE norms that the file lacks start such that the model begins as the
+            function that was pre-trained, see `lape_mm.checkpoints.graft`.
+        allow_missing: parameters or modules that every token passes (patch embedding, tokens, norms
+            before or after the layers) and that may start untrained.
 
     Raises:
         CheckpointError: for a file that cannot be read, has no ViT, less of it than ``min_share``,
-            or other layers (see `match`). The model is unchanged then.
+            lacks a weight that every token passes, has other layers (see `match`), or cannot be
+            grafted. The model is unchanged then.
     """
     if not 0 <= min_share <= 1:
         raise ValueError(f'min_share={min_share}: expected a share, 0..1')
+    allowed = tuple(f'{name}.' for name in allow_missing)
+    for name, start in zip(allow_missing, allowed):
+        if not any(f'{own}.'.startswith(start) for own in model.state_dict()):
+            raise ValueError(f'allow_missing: {type(model).__name__} has no {name!r}')
     with named(path):
         state, outside = backbone_state(read_checkpoint(path), prefix)
-        fitting, report = match(model, state, source_grid)
+        fitting, report = match(model, state, source_grid, graft)
         report.unused.update(dict.fromkeys(outside, ''))
         log(report, model, str(path))
+        missing = {name: f'{name} ({why})' if why else name for name, why in report.missing.items()}
         if report.share < min_share:
-            first = [f'{name} ({why})' if why else name for name, why in report.missing.items()]
             raise CheckpointError(
                 f'only {100 * report.share:.2f} % of the ViT\'s weights found, less than '
-                f'min_share={min_share:g}; missing first: {", ".join(first[:5])}')
+                f'min_share={min_share:g}; missing first: {", ".join([*missing.values()][:5])}')
+        if needed := [shown for name, shown in missing.items() if EVERY_TOKEN.fullmatch(name)
+                      and not f'{name}.'.startswith(allowed)]:
+            raise CheckpointError(
+                f'not in the file: {some(needed, 4, str)}, which every token passes and would stay '
+                'random; init_cfg.allow_missing=[...] with its name trains it from scratch')
         if exact and (lost := [*report.missing, *report.new, *report.unused]):
             raise CheckpointError(f'does not fit the model: {some(lost, 1, str)}')
     model.load_state_dict(fitting, strict=False)
@@ -66,11 +85,14 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
 
 
 def log(report: TransferReport, model: nn.Module, path: str) -> None:
-    """Logs the report; warns of missing PE and of norms left out."""
+    """Logs the report; warns of missing PE, and of norms of PE left out or untrained."""
     print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
     for what, names in (
             ('no position embedding found for',
              [name for name in report.missing if re.search(r'pos_embed|bias_table', name)]),
+            ('norms of the position embedding start untrained, so that the model is no longer what '
+             'was pre-trained; with PVG and MPVG, init_cfg.graft=True keeps it:',
+             [name for name in report.missing if PE_NORM.fullmatch(name)]),
             ('from a model with another joining; its norms of the position embedding are left out:',
              [name for name in report.unused if PE_NORM.fullmatch(name)])):
         if names:
@@ -89,8 +111,8 @@ class BackboneWeights:
         load_backbone(model, self.checkpoint, **self.options)
 
 
-def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None) \
-        -> tuple[dict[str, Tensor], TransferReport]:
+def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None,
+          graft: bool = False) -> tuple[dict[str, Tensor], TransferReport]:
     """The weights of a state dict that fit a backbone, in its shapes, and the report.
 
     Norms of PE, weights after the layers, and deeper layers may be left over.
@@ -101,40 +123,62 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
             else without them.
     """
     own = model.state_dict()
-    state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
-             for key, value in state.items()}
+    state = settle(state, own)
     check_places(model, [key for key in state if key not in own])
     tables = {name: _fit_table(model, name, state[name], state, source_grid) for name in own
               if TABLE.fullmatch(name) and name in state and state[name].is_floating_point()
               and state[name].ndim == 3 and state[name].shape[2] == own[name].shape[2]}
     state.update((name, table) for name, (table, _, _) in tables.items())
+    resized = _fit_patches(own, state)
     report = compare(own, state)
+    if resized:
+        report.resized[PATCHES] = resized
+        del report.found[PATCHES]
 
-    classifier = {name: own[name].numel() for name, _ in model.vit_parameters()
-                  if not name.endswith(('.gamma1', '.gamma2'))}
+    classifier = {name: own[name].numel() for name, _ in model.vit_parameters()}
     for name in [name for name, why in report.missing.items() if not why]:
         if name not in classifier:
             report.new[name] = report.missing.pop(name)
-    slots_used = bool(model.prefix_tokens())  # unused slots do not count
+    slots_used = not model.unused_slots  # others do not count
     lacking = 0
     for name in filter(TABLE.fullmatch, own):
         slot = own[name].shape[2]
         if not slots_used:
-            classifier[name] -= model.num_prefix_tokens * slot
+            classifier[name] -= model.num_prefix_slots * slot
         if name in tables:
             _, slots, grid = tables[name]
             if grid != model.grid:
                 report.resized[name] = '{} x {} to {} x {} tokens'.format(*grid, *model.grid)
                 del report.found[name]
-            if slots > model.num_prefix_tokens:
-                report.unused[f'{name}[:, {model.num_prefix_tokens}:{slots}]'] = 'prefix slot'
-            elif slots < model.num_prefix_tokens:
-                report.new[f'{name}[:, {slots}:{model.num_prefix_tokens}]'] = 'prefix slot'
-                lacking += slots_used * (model.num_prefix_tokens - slots) * slot
+            if slots > model.num_prefix_slots:
+                report.unused[f'{name}[:, {model.num_prefix_slots}:{slots}]'] = 'prefix slot'
+            elif slots < model.num_prefix_slots:
+                report.new[f'{name}[:, {slots}:{model.num_prefix_slots}]'] = 'prefix slot'
+                lacking += slots_used * (model.num_prefix_slots - slots) * slot
     fitting = {name: state[name] for name in own if name in report.found or name in report.resized}
+    if graft:
+        absent = [name for name, why in report.missing.items() if not why]
+        for name, value in grafted(model, state, absent).items():
+            fitting[name], report.grafted[name] = value, report.missing.pop(name)
+            classifier.pop(name, None)
     found = sum(classifier.get(name, 0) for name in fitting) - lacking
     report.share = found / sum(classifier.values())
     return fitting, report
+
+
+def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
+    """Resamples a patch embedding of another patch size in ``state``; returns a note, or ''.
+
+    By the pseudo-inverse of the image's resize, as in FlexiViT (CVPR 2023): the embedding of a
+    resized patch stays what it was.
+    """
+    new, old = own.get(PATCHES), state.get(PATCHES)
+    if new is None or old is None or old.ndim != 4 or new.ndim != 4 \
+            or old.shape == new.shape or old.shape[:2] != new.shape[:2]:
+        return ''
+    size = list(new.shape[2:])
+    state[PATCHES] = resample_patch_embed(old.float(), size).to(old.dtype)
+    return '{} x {} to {} x {} pixels'.format(*old.shape[2:], *size)
 
 
 def check_places(model: Any, names: list[str]) -> None:
@@ -160,23 +204,27 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None) -> tuple[Tensor, int, tuple[int, int]]:
     """Fits a table to the model's slots and grid; also returns its own slots and grid.
 
-    Slots that the file lacks keep the model's initial values.
+    A token of the file without a slot in its table has no PE: the slot is zero. Slots of tokens
+    that the file does not have keep the model's initial values.
     """
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()
     table = table.to(own.dtype)
     patches = resize_table(table[:, slots:], old=grid, new=model.grid, num_prefix_tokens=0,
                            mode=model.interpolation)
-    prefix = [table[:, :min(slots, model.num_prefix_tokens)], own[:, slots:model.num_prefix_tokens]]
-    return torch.cat([*prefix, patches], dim=1), slots, grid
+    known = max(slots, min(sum(token in state for token in TOKENS), model.num_prefix_slots))
+    prefix = [table[:, :min(slots, model.num_prefix_slots)],
+              table.new_zeros(1, known - slots, table.shape[2]),
+              own[:, known:model.num_prefix_slots]]
+    return torch.cat([*prefix, patches], dim=1), known, grid
 
 
 def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
     """The number of a table's prefix slots, and the grid of the rest.
 
-    The file's prefix tokens give the slots, never the table's length. The grid is square, or the
-    model's own if only that fits.
+    The file's prefix tokens give the slots: one each, or none (DeiT III). The grid is
+    square, or the model's own if only that fits.
     """
     count = table.shape[1]
     if source_grid is not None:
@@ -186,15 +234,15 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                                   f'({count})')
         height, width = source_grid
         return rest, (height, width)
-    slots = [sum(token in state for token in ('cls_token', 'dist_token'))]
-    if 'level_embed' in state:
-        if count == getattr(model, name).shape[1]:
-            return model.num_prefix_tokens, model.grid
-        slots = [0, 1]  # a ViT-Adapter keeps the slot without the token
-    readings = {(slot, grid) for slot in slots
-                for grid in ((math.isqrt(max(0, count - slot)),) * 2, model.grid)
-                if math.prod(grid) == count - slot}
+    adapter = 'level_embed' in state  # which keeps the slot without the token
+    if adapter and count == getattr(model, name).shape[1]:
+        return model.num_prefix_slots, model.grid
+    for slots in [[0, 1]] if adapter else [[sum(token in state for token in TOKENS)], [0]]:
+        readings = {(slot, grid) for slot in slots
+                    for grid in ((math.isqrt(max(0, count - slot)),) * 2, model.grid)
+                    if math.prod(grid) == count - slot}
+        if readings:
+            break
     if len(readings) != 1:
-        raise CheckpointError(f'{name} has {count} tokens, of unknown grid: give '
-                              'source_grid=(h, w)')
+        raise CheckpointError(f'{name} has {count} tokens of unknown grid: give source_grid=(h, w)')
     return readings.pop()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 KINDS = ('learnable', 'sincos_1d', 'sincos_2d')
 RELATIVE = 'relative'
-RESIZE_MODES = ('bicubic', 'bilinear')
+RESIZE_MODES = ('bicubic', 'bilinear', 'bicubic_antialias')
 
 
 def sincos(positions: Tensor, dim: int) -> Tensor:
@@ -78,7 +78,7 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
     """Resizes the patches of a table to another grid and keeps the prefix tokens.
 
     Without antialiasing and with ``align_corners=False``, as in DeiT, LaPE and ViT-Adapter
-    (bicubic) and Segmenter (bilinear). timm's resize antialiases.
+    ('bicubic') and Segmenter ('bilinear'); 'bicubic_antialias' is timm's resize.
 
     Args:
         table: (1, P + h * w, C) over the old grid.
@@ -95,7 +95,9 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
     patches = patches.unflatten(1, old).permute(0, 3, 1, 2)
     # not every device interpolates in half precision
     wide = patches.float() if patches.dtype in (torch.float16, torch.bfloat16) else patches
-    resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False)
+    mode, _, antialias = mode.partition('_')
+    resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False,
+                            antialias=bool(antialias))
     return torch.cat([slots, resized.to(table.dtype).flatten(2).transpose(1, 2)], dim=1)
 
 

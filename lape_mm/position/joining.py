@@ -40,17 +40,21 @@ class PositionPlan:
         pre_attn: L entries; entry l is added to the output of layer l's attention pre-norm.
         attn_bias: L entries of (1, heads, T, T); entry l is added to layer l's scaled logits.
         post_norm: added to the output of the last LayerNorm.
+        rotary: none, or L entries, see `Rotary`; entry l rotates q and k of layer l. No joining
+            makes or reads it.
     """
 
     residual: tuple[Tensor | None, ...]
     pre_attn: tuple[Tensor | None, ...]
     attn_bias: tuple[Tensor | None, ...]
     post_norm: Tensor | None = None
+    rotary: tuple[Tensor, ...] = ()
 
     def layer(self, index: int) -> dict[str, Tensor]:
         """One layer's entries, as keyword arguments of its forward."""
         entries = dict(residual=self.residual[index], pre_attn=self.pre_attn[index],
-                       attn_bias=self.attn_bias[index])
+                       attn_bias=self.attn_bias[index],
+                       rotary=self.rotary[index] if self.rotary else None)
         return {name: entry for name, entry in entries.items() if entry is not None}
 
 
@@ -63,7 +67,12 @@ class JoiningProtocol(Protocol):
 
     A new kind of joining implements `class_token`, `num_tables` and `plan`, and overrides the rest
     if it has norms. An entry in `PRESETS` gives it a name for configs.
+
+    Attributes:
+        needs_table: whether it says nothing without a PE table, beside rotary PE.
     """
+
+    needs_table: bool = True
 
     @property
     @abstractmethod
@@ -172,6 +181,11 @@ class Joining(JoiningProtocol):
         """Whether the papers use it with a class token: default and LaPE yes, the others GAP."""
         layerwise = self.first_layer is not None
         return self.last is None and not (self.add_to_input and layerwise)
+
+    @property
+    def needs_table(self) -> bool:  # type: ignore[override]
+        """All but the default, which rotary PE replaces."""
+        return self.first_layer is not None or self.last is not None
 
     def without_post_norm(self) -> Joining:
         return replace(self, last=None)

@@ -71,6 +71,8 @@ def _print(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> No
     print(f'metrics:     {shown or "none: no evaluation has run"}')
     print(f'checkpoint:  {checkpoint}')
     print(f'log:         {short(Path(runner.log_dir, f"{runner.timestamp}.log"))}')
+    if (report := Path(runner.log_dir, 'report.html')).exists():
+        print(f'report:      {short(report)}')
     pictures = Counter(path.parent for path in Path(folder).rglob('*')
                        if path.suffix.lower() in ('.png', '.jpg', '.jpeg')).most_common(1)
     scope = runner.cfg.default_scope

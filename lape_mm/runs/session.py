@@ -27,6 +27,7 @@ from .loading import FittingWeightsHook, check_tested
 from .optim import set_act_checkpoint, set_amp, set_auto_scale_lr, set_ema
 from .outputs import dump_metric, print_testing, print_training
 from .progress import progress
+from .report import ReportHook
 from .resume import earlier_run, elsewhere, note_start, set_resume
 from .runner import CheckedRunner
 from .tta import set_tta
@@ -145,6 +146,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     settle_distributed(cfg)
     runner = CheckedRunner.from_cfg(cfg)
     runner.register_hook(FittingWeightsHook())
+    runner.register_hook(ReportHook())
     runner.logger.info(f"mmcv's operators: {versions().get('mmcv operators')}")
     return runner
 

@@ -22,6 +22,14 @@ class DeiTClassifier(TimmModel, DeiT):
                              'classifier. lape_mm.DistilledClassifier trains one with two')
         super().__init__(**kwargs)
 
+    def name_of_pool(self) -> str:
+        return 'token' if self.pools_class_token else 'avg'
+
+    def prune_end(self, layers: bool, norm: bool, head: bool) -> None:
+        super().prune_end(layers, norm, head)
+        if norm or head:
+            self.fc_norm = None
+
 
 class T2TViTClassifier(TimmModel, T2TViT):
     """`T2TViT` for timm."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
+from lape_mm.backbones.archs import ARCHS, DEFAULTS
 from lape_mm.position import PRESETS
 
 from .classes import (
@@ -60,6 +61,17 @@ class Architecture:
 
 STAGES = (0, 1, 2, 3)
 STATIC = ('unshare',)  # needs a learned table for each layer, all on one grid
+PUBLISHED = {name: arch for name, arch in ARCHS.items() if arch.timm}
+
+
+def published(name: str) -> Architecture:
+    """The architecture for a name of `lape_mm.backbones.archs.ARCHS`."""
+    mean, std = ARCHS[name].normalisation
+    side = {**DEFAULTS, **ARCHS[name].defaults}['img_size']
+    return Architecture(DeiTClassifier, dict(arch=name), data=dict(
+        input_size=(3, side, side), mean=mean, std=std))
+
+
 ARCHITECTURES = {
     **{f'lape_mm_deit_{arch}_patch16_224': Architecture(DeiTClassifier, dict(arch=arch))
        for arch in ('tiny', 'small', 'base')},
@@ -77,6 +89,11 @@ ARCHITECTURES = {
     **{f'lape_mm_vit_adapter_{arch}_patch16': Architecture(
         ViTAdapterFeatures, dict(arch=arch), None, out_indices=STAGES)
        for arch in ('tiny', 'small', 'base')},
+    # several weights of one architecture have one name in timm: the first gets it
+    **{f'lape_mm_{arch.timm.split(".")[0]}': published(name)
+       for name, arch in reversed(PUBLISHED.items())},
+    **{f'lape_mm_vit_adapter_{name}': Architecture(
+        ViTAdapterFeatures, dict(arch=name), None, out_indices=STAGES) for name in PUBLISHED},
 }
 
 

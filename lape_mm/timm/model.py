@@ -89,7 +89,7 @@ class TimmModel(Encoder):
 
     output_fmt = 'NLC'
     # timm's patterns for the stem, the layers and what follows them
-    stem = r'^(?:cls_token|dist_token|pos_embed\d*|patch_embed)(?:\.|$)'
+    stem = r'^(?:cls_token|dist_token|reg_token|pos_embed\d*|patch_embed|norm_pre|rope)(?:\.|$)'
     layers_fine: Groups = ((r'^blocks\.(\d+)', None),)
     layers_coarse: Groups = layers_fine
     blocks: nn.ModuleList
@@ -101,8 +101,8 @@ class TimmModel(Encoder):
         backbone: dict[str, Any] = dict(kwargs, in_channels=in_chans)
         super().__init__(**backbone)
         self.in_chans, self.grad_checkpointing = in_chans, self.with_cp
-        assert self.norm is not None
-        self.num_features = self.head_hidden_size = self.norm.normalized_shape[0]
+        width, = self.layers_in_order()[-1].attention_norm.normalized_shape
+        self.num_features = self.head_hidden_size = width
         self.global_pool = self.own_pool = self.name_of_pool()
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
@@ -164,8 +164,8 @@ class TimmModel(Encoder):
     def group_matcher(self, coarse: bool = False) -> dict:
         """Patterns of parameter names in the order of depth, for layer-wise learning rates."""
         layers = self.layers_coarse if coarse else self.layers_fine
-        return dict(stem=self.stem, blocks=[
-            *layers, (r'^(?:norm|last_pe_norm|lca|pos_layer_embed|attention_pool)(?:\.|$)', LAST)])
+        return dict(stem=self.stem, blocks=[*layers, (
+            r'^(?:norm|fc_norm|last_pe_norm|lca|pos_layer_embed|attention_pool)(?:\.|$)', LAST)])
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, parameter) for name, parameter in super().vit_parameters()

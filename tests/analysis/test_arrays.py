@@ -160,8 +160,8 @@ def test_a_record_of_two_images():
         far = torch.tensor([[((a // 2 - b // 2) ** 2 + (a % 2 - b % 2) ** 2) ** .5 * 16
                              for b in range(6)] for a in range(6)], dtype=torch.float64)
         close(seen.attention_distance[layer], (weights * far).sum(-1).mean((0, 2)), atol=1e-10)
-        # the patch in the middle of 3 x 2 is row 1, column 1
-        close(seen.attention_maps[layer], weights[:, :, 3].mean(0).unflatten(-1, (3, 2)),
+        # the patch in the middle of 3 x 2 is row 1, column 0
+        close(seen.attention_maps[layer], weights[:, :, 2].mean(0).unflatten(-1, (3, 2)),
               atol=1e-12)
         x = x + block.attn.proj((weights @ v).transpose(1, 2).flatten(2))
         x = x + block.mlp(norm(x, block.norm2))
@@ -226,7 +226,7 @@ def test_measures_by_hand():
     assert correlation(a, b) == pytest.approx(np.corrcoef(a.ravel(), b.ravel())[0, 1])
     assert np.isnan(correlation(np.ones(3), b[0, :3]))
     assert cosine(np.array([1., 0]), np.array([1., 1])) == pytest.approx(.5 ** .5)
-    assert center((14, 14)) == 105 and center((4, 4)) == 10 and center((3, 2)) == 3
+    assert center((14, 14)) == 90 and center((5, 5)) == 12 and center((3, 2)) == 2
     assert distances((2, 3), (16, 8))[0, 5] == pytest.approx((16 ** 2 + 16 ** 2) ** .5)
 
 
@@ -246,6 +246,8 @@ def test_sections_of_a_mpvg_model_by_hand():
     arrays, numbers = found['last_norm']
     beta = model.norm.bias.detach().double().numpy()
     assert numbers['variance of beta'] == pytest.approx(((beta - beta.mean()) ** 2).mean())
+    constant = beta + seen.last.post_norm.mean(0)
+    assert numbers['variance of the effective beta'] == pytest.approx(constant.var())
     before = seen.last.before.mean((0, 1))
     after = (seen.last.after + seen.last.post_norm).mean((0, 1))
     assert numbers['cosine before, after'] == pytest.approx(
@@ -265,3 +267,5 @@ def test_the_last_norm_is_measured_on_the_class_token():
     np.testing.assert_allclose(arrays['before'], seen.last.before[:, 0].mean(0))
     assert sections.measure(pe_per_layer(model, (48, 32)), seen)['heatmaps'][0][
         'tokens00'].shape == (6, 12)
+    assert sections.measure(pe_per_layer(model, (48, 32)), seen)['heatmaps'][0][
+        'last_after'].shape == (7, 12)

@@ -181,7 +181,9 @@ def test_layer_depth_and_weight_decay(name):
 
 
 @pytest.mark.parametrize('name, options, words', [
-    ('DeiT', dict(arch='large'), ["'large'", 'tiny']),
+    ('DeiT', dict(arch='larger'), ["'larger'", 'tiny', 'dinov2_small']),
+    ('DeiT', dict(arch=dict(SIZES, mlp='glu')), ["arch.mlp='glu'", 'swiglu_norm']),
+    ('DeiT', dict(arch=dict(SIZES, num_heads=4), position='rope'), ['multiple of 4', '6']),
     ('DeiT', dict(arch=dict(embed_dim=24, depth=3)), ["'num_heads'"]),
     ('DeiT', dict(arch=dict(SIZES, width=3)), ['width=3', 'embed_dim']),
     ('DeiT', dict(arch=dict(SIZES, embed_dim=25)), ['25', '3']),
@@ -190,7 +192,10 @@ def test_layer_depth_and_weight_decay(name):
     *(('DeiT', dict(out_indices=wrong), [str(wrong), '0..2'])
       for wrong in ((0, 1), (2, 2), (-4, 2), ())),
     *((name, dict(position=wrong), [f'position={wrong!r}: expected', "'learnable'"])
-      for name in MODELS if name != 'Swin' for wrong in (None, 'rope')),
+      for name in MODELS if name != 'Swin'
+      for wrong in ('rope_2', 'rope+rope_mixed', 'learnable+sincos_1d', 'relative+rope')),
+    *((name, dict(position=wrong), [f'position={wrong!r}: expected', "'learnable'"])
+      for name in ('CeiT', 'T2TViT', 'CCT') for wrong in (None, 'rope')),
     ('ViTAdapter', dict(position='relative'), ["'relative'", 'sincos_2d']),
     ('CCT', dict(position='relative'), ["'relative'", 'sincos_1d']),
     ('DeiT', dict(joining='mpvg', class_token=True), ['class_token']),

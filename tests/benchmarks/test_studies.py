@@ -190,7 +190,7 @@ def test_no_two_cells_are_the_same_run(tmp_path, ledger, toolboxes):
     made, found = studies.Runs(tmp_path), {}
     for name, study in studies.STUDIES.items():
         for label, cell in study.cells.items():
-            if not cell.same:
+            if not (cell.same or study.earlier):  # earlier runs had another loop
                 found.setdefault((study.config, made.expected(name, label, 0)), []).append(label)
     assert [labels for labels in found.values() if len(labels) > 1] == []
 

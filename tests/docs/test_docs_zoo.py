@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT / 'docs'))
 import list_models  # noqa: E402
 
 
-def test_the_page_shows_the_metafiles_as_they_are():
-    _, _, rest = list_models.PAGE.read_text().partition(list_models.MARKS[0])
-    shown, end, _ = rest.partition(list_models.MARKS[1])
-    assert end and shown.strip() == list_models.tables()
+def test_the_page_shows_architectures_and_metafiles_as_they_are():
+    for (start, end), make in list_models.PARTS.items():
+        shown, found, _ = list_models.PAGE.read_text().partition(start)[2].partition(end)
+        assert found and shown.strip() == make()

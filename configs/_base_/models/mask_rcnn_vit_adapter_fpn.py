@@ -1,4 +1,7 @@
 # Mask R-CNN on ViT-Adapter-Ti: windows of 14 x 14 tokens in eight of the twelve layers.
+# The papers start from ImageNet weights trained with the same joining (tables 3 and 4 of MPVG).
+# This config starts from random weights until you set
+#     --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/CLASSIFIER/epoch_300.pth
 model = dict(
     type='MaskRCNN',
     data_preprocessor=dict(

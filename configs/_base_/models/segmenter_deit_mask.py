@@ -5,6 +5,9 @@
 # Segmenter weights want norm_eps=1e-5 and interpolation='bilinear'. The decoder follows the
 # official code: LN eps 1e-5, dropout 0.1, no drop path, windows without overlap (mmseg: no
 # dropout, drop path 0.1, stride 480). Images are normalised with ImageNet's statistics, as DeiT's.
+# The papers start from ImageNet weights trained with the same joining.
+# This config starts from random weights until you set
+#     --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/CLASSIFIER/epoch_300.pth
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(

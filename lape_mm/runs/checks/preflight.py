@@ -18,7 +18,7 @@ from mmengine.registry import DATASETS
 from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
-from ..config import walk
+from ..config import our_backbones, walk
 from ..errors import RunError
 from .build import check_builds
 from .channels import check_channels
@@ -165,6 +165,12 @@ def check_checkpoints(report: Report, mode: str) -> None:
             report.add('model.backbone', 'parts of it are not trained, and no weights are given, '
                        'so that they would stay random', 'give a checkpoint with --cfg-options '
                        '{where}.init_cfg.checkpoint=PATH')
+        random = [where for where, node in our_backbones(cfg) if not node.get('init_cfg')]
+        if report.scope in ('mmdet', 'mmseg') and random and not (
+                cfg.get('load_from') or cfg.get('resume') or cfg.get('scenes')):
+            report.warn(random[0], 'starts from random weights; the papers start from ImageNet '
+                        'weights trained with the same joining: --cfg-options '
+                        f'{random[0]}.init_cfg.checkpoint=PATH')
     for path, where in named.items():
         if '://' not in path and not Path(path).expanduser().is_file():
             report.add(where, f'checkpoint {path} does not exist')

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
 from mmengine import registry
 
-from ..config import lookup, walk
+from lape_mm.backbones.archs import ARCHS
+
+from ..config import lookup, our_backbones, walk
 from .report import Report
 from .settings import places
 from .signatures import accepted, resolve, short
@@ -41,6 +44,8 @@ def check_values(report: Report, mode: str) -> None:
     if isinstance(level, str) and not isinstance(logging.getLevelName(level), int):
         report.add('log_level', f'{level!r}: expected DEBUG, INFO, WARNING or ERROR')
     check_statistics(report)
+    if not report.found:
+        check_normalisation(report)
     check_metrics(report)
 
 
@@ -92,6 +97,22 @@ def check_statistics(report: Report) -> None:
                        'equal length, one number per channel')
         elif min(std) <= 0:
             report.add(where, f'std={short(std)}: expected numbers above 0')
+
+
+def check_normalisation(report: Report) -> None:
+    """Warns of images that are not normalised as those of a backbone's published weights."""
+    archs = {node.get('arch') for _, node in our_backbones(report.cfg)
+             if isinstance(node.get('arch'), str)}
+    for where, node in walk({'model': report.cfg.get('model'),
+                             'data_preprocessor': report.cfg.get('data_preprocessor')}):
+        if not where.endswith('data_preprocessor') or not node.get('mean'):
+            continue
+        for arch in sorted(name for name in archs if name in ARCHS and ARCHS[name].timm):
+            wanted = [[255 * value for value in values] for values in ARCHS[arch].normalisation]
+            for name, values in zip(('mean', 'std'), wanted):
+                if not np.allclose(node[name], values, atol=.6):
+                    report.warn(where, f'{name}={short(list(node[name]))}, but the weights of '
+                                f'{arch!r} were trained with {[round(one, 3) for one in values]}')
 
 
 def check_metrics(report: Report) -> None:

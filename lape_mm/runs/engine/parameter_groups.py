@@ -1,15 +1,17 @@
 """Learning rate and weight decay of each parameter."""
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor
 from torch import nn
 
+from lape_mm.backbones.checks import check_positive
 from lape_mm.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
-SETTINGS = {'layer_decay_rate': 1., 'decay_embeddings': False}
+SETTINGS = {'layer_decay_rate': 1., 'decay_embeddings': False, 'pe_norm_lr_mult': 1.}
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -35,12 +37,13 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     rate. Biases, 1-D parameters and the backbone's ``no_weight_decay`` have no weight decay, as in
     DeiT.
 
-    ``paramwise_cfg`` takes ``layer_decay_rate`` (default 1.0: the same rate for all layers) and
+    ``paramwise_cfg`` takes ``layer_decay_rate`` (default 1.0: the same rate for all layers),
     ``decay_embeddings`` (whether ``no_weight_decay`` is ignored, as in the official ViT-Adapter
-    segmentation code).
+    segmentation code) and ``pe_norm_lr_mult`` (a further factor for the norms of PE, for those
+    that are grafted onto pre-trained weights; default 1.0).
 
     Raises:
-        ValueError: unknown settings, or a rate outside (0, 1].
+        ValueError: unknown settings, a rate outside (0, 1], or a factor that is not above 0.
         TypeError: no part of the model has ``get_layer_depth`` and ``no_weight_decay``.
     """
 
@@ -52,6 +55,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         self.rate = self.paramwise_cfg['layer_decay_rate']
         if not 0 < self.rate <= 1:
             raise ValueError(f'layer_decay_rate={self.rate}: expected 0 < rate <= 1')
+        check_positive('pe_norm_lr_mult', self.paramwise_cfg['pe_norm_lr_mult'])
 
     def add_params(self, params: list[dict], module: Any, **kwargs) -> None:
         """Fills ``params`` with one group for each pair of learning rate and weight decay."""
@@ -64,18 +68,20 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
                             f'no_weight_decay, got {kind}')
         exempt = set() if self.paramwise_cfg['decay_embeddings'] else {
             prefix + name for prefix, part in found.items() for name in part.no_weight_decay()}
-        groups: dict[tuple[int, bool], list] = {}
+        groups: dict[tuple[int, float, bool], list] = {}
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 continue
-            levels = 0
+            levels, factor = 0, 1.
             for prefix in (prefix for prefix in found if name.startswith(prefix)):
                 depth, depths = found[prefix].get_layer_depth(name, prefix)
                 levels = depths - 1 - depth
+                if re.search(r'\b(last_)?pe_norm\.', name):
+                    factor = self.paramwise_cfg['pe_norm_lr_mult']
             decays = parameter.ndim > 1 and not name.endswith('.bias') and name not in exempt
-            groups.setdefault((levels, decays), []).append(parameter)
-        for (levels, decays), parameters in sorted(groups.items()):
-            group = dict(params=parameters, lr=self.base_lr * self.rate ** levels)
+            groups.setdefault((levels, factor, decays), []).append(parameter)
+        for (levels, factor, decays), parameters in sorted(groups.items()):
+            group = dict(params=parameters, lr=self.base_lr * self.rate ** levels * factor)
             if self.base_wd is not None:
                 group['weight_decay'] = self.base_wd if decays else 0.
             print_log(f'lr {group["lr"]:.3g}, weight decay {group.get("weight_decay")}: '

@@ -13,7 +13,7 @@ from PIL import Image  # noqa: E402
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs.checks.classes import sources  # noqa: E402
 from lape_mm.runs.checks.coco import read_coco  # noqa: E402
-from lape_mm.runs.checks.preflight import check_config, check_data  # noqa: E402
+from lape_mm.runs.checks.preflight import check_config, check_data, check_files  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
 
@@ -349,6 +349,18 @@ def test_a_frozen_recipe_wants_weights():
     assert 'model.backbone.init_cfg.checkpoint=PATH' in text
     assert not problems(Config(dict(model=dict(backbone=dict()), optim_wrapper=optim,
                                     load_from=None, resume=True)))
+
+
+def test_random_weights_are_said(capsys):
+    def said(**changes):
+        cfg = Config(dict(default_scope='mmdet',
+                          model=dict(backbone=dict(type='lape_mm.ViTAdapter', joining='pvg'))))
+        cfg.merge_from_dict(changes)
+        check_files(cfg, 'train')
+        return 'starts from random weights' in capsys.readouterr().err
+    assert said()
+    assert not said(scenes=dict(num_train=3)) and not said(resume=True)
+    assert not said(**{'model.backbone.init_cfg.checkpoint': 'https://example.org/vit.pth'})
 
 
 def test_names_come_first_then_values_then_data(coco):

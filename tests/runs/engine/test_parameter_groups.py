@@ -42,6 +42,10 @@ def test_rates_follow_the_official_rule():
     assert found['backbone.blocks.1.pe_norm.weight'] == (.5 ** 3, 0.)
     assert found['backbone.last_pe_norm.weight'] == found['backbone.norm.weight'] == (1., 0.)
     assert found['head.weight'] == (1., .1) and found['head.bias'] == (1., 0.)
+    faster = decayed(model, layer_decay_rate=.5, pe_norm_lr_mult=10)
+    assert {name for name in found if faster[name] != found[name]} == {
+        name for name in found if 'pe_norm' in name}
+    assert faster['backbone.blocks.1.pe_norm.bias'] == (10 * .5 ** 3, 0.)
 
 
 def test_adapter_parts_do_not_decay_with_depth():
@@ -65,7 +69,8 @@ def test_defaults_frozen_backbones_and_unshared_tables():
 
 @pytest.mark.parametrize('paramwise, said', [
     (dict(layer_decay=.9), "'layer_decay'.*layer_decay_rate"),
-    (dict(layer_decay_rate=1.5), '1.5'), (dict(layer_decay_rate=0), '0')])
+    (dict(layer_decay_rate=1.5), '1.5'), (dict(pe_norm_lr_mult=0), 'pe_norm_lr_mult=0'),
+    (dict(layer_decay_rate=0), '0')])
 def test_wrong_settings(paramwise, said):
     with pytest.raises(ValueError, match=said):
         LayerDecayOptimWrapperConstructor(WRAPPER, paramwise)

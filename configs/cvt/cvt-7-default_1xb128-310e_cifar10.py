@@ -1,0 +1,3 @@
+_base_ = '../vit_lite/vit-lite-7-default_1xb128-310e_cifar10.py'
+
+model = dict(backbone=dict(arch='cvt_7_4'))

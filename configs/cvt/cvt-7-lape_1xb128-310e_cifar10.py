@@ -1,0 +1,3 @@
+_base_ = './cvt-7-default_1xb128-310e_cifar10.py'
+
+model = dict(backbone=dict(joining='lape'))

@@ -1,0 +1,8 @@
+_base_ = './mask-rcnn_vit-adapter-dinov2-base-default_fpn_8xb2-ms-3x_coco.py'
+
+model = dict(
+    backbone=dict(
+        arch='dinov3_base',
+        img_size=256,
+        init_cfg=dict(
+            checkpoint='{{$LAPE_MM_WEIGHTS:weights}}/dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth')))
