@@ -37,7 +37,7 @@ RESULTS = ('works', 'refused', 'fails')
 LIMIT = 600  # seconds
 FEW = dict(nms_pre=100, max_per_img=20, num=32, nms_post=100)
 ADAMW = dict(optimizer=dict(type='AdamW', lr=1e-4))  # for trackers that are only tested
-SIZES = dict(mmdet=(128, 256, 512), mmseg=(64, 128))  # some losses need larger maps
+SIZES = dict(mmdet=(128, 256, 512), mmseg=(64, 128, 512))  # some losses need larger maps
 
 
 def plain_configs(package: str) -> list[str]:
@@ -222,8 +222,7 @@ def main() -> int:
     record = ROOT / 'benchmarks/sweep.json'
     if args.configs:  # the others stay as they are
         before = json.loads(record.read_text())['configs'] if record.exists() else []
-        anew = {one['config']: one for one in found}
-        found = [anew.get(one['config'], one) for one in before]
+        found = list({one['config']: one for one in (*before, *found)}.values())
     kept = dict(backbone=args.backbone, configs=found)
     record.write_text(json.dumps(kept, indent=1) + '\n')
     (ROOT / 'docs/any_config_table.md').write_text(page(kept))

@@ -431,3 +431,33 @@ def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale:
         1, (groups, kernel ** 2))
     output = torch.einsum('bgckhw,bgkhiwj->bgchiwj', near, weights)
     return output.flatten(5).flatten(3, 4).flatten(1, 2)
+
+
+# PSANet's masks (ECCV 2018): input (B, mask cells, h, w) by offset, output (B, h * w, h, w) by cell
+
+def psamask_forward(input: Tensor, output: Tensor, **settings) -> None:
+    """Fills ``output``: cell (h, w) of channel i is what it collects from, or hands to, cell i."""
+    offset, there, here = psamask_cells(input.device, **settings)
+    cells = output.flatten(2) if settings['psa_type'] == 0 else output.flatten(2).transpose(1, 2)
+    cells[:, there, here] = input.flatten(2)[:, offset, here]
+
+
+def psamask_backward(grad_output: Tensor, grad_input: Tensor, **settings) -> None:
+    """Fills ``grad_input``."""
+    offset, there, here = psamask_cells(grad_output.device, **settings)
+    cells = grad_output.flatten(2)
+    cells = cells if settings['psa_type'] == 0 else cells.transpose(1, 2)
+    grad_input.flatten(2)[:, offset, here] = cells[:, there, here]
+
+
+def psamask_cells(device: torch.device, *, psa_type: int, num_: int, h_feature: int,
+                  w_feature: int, h_mask: int, w_mask: int, half_h_mask: int, half_w_mask: int) \
+        -> tuple[Tensor, Tensor, Tensor]:
+    """Indices of offsets, and of the cells there and here, where both are on the map."""
+    h, w = h_feature, w_feature
+    down, right, row, column = torch.meshgrid(
+        *(torch.arange(count, device=device) for count in (h_mask, w_mask, h, w)), indexing='ij')
+    there = row + down - half_h_mask, column + right - half_w_mask
+    valid = (there[0] >= 0) & (there[0] < h) & (there[1] >= 0) & (there[1] < w)
+    return ((down * w_mask + right)[valid], (there[0] * w + there[1])[valid],
+            (row * w + column)[valid])

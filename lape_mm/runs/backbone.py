@@ -249,16 +249,16 @@ class Replacement:
         node = self.owner.backbone
         inner = next(part for part in model.modules()
                      if type(getattr(part, 'backbone', None)).__name__ == self.kind)
-        levels = node.out_indices
+        levels, read = node.out_indices, read_maps(inner, new)
+        if read is None or self.kind != 'ViTAdapter' and len(read) < len(levels):
+            self.cfg.find_unused_parameters = True  # for distributed runs
         if self.kind == 'ViTAdapter':
-            kept = [levels[index] for index in read_maps(inner, new)]
+            kept = [levels[index] for index in read or range(len(levels))]
             # a level that is read takes the place of one that nobody reads
             node.out_indices = tuple(min(kept, key=lambda one: abs(one - level))
                                      for level in levels)
             whole = self.scope == 'mmseg' and {*node.out_indices} == {*LEVELS}
             node.variant = 'segmentation' if whole else 'detection'
-        elif len(read_maps(inner, new)) < len(levels):
-            self.cfg.find_unused_parameters = True
 
 
 def only_makes_pyramid(old: list[Map], after: list[Map]) -> bool:

@@ -96,8 +96,8 @@ def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
                  for one, side in zip(maps, sides))
 
 
-def read_maps(model: Any, maps: list[Map]) -> set[int]:
-    """Indices of the maps that the neck, or mmseg's heads, read; all where that cannot be said."""
+def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
+    """Indices of the maps that the neck, or mmseg's heads, read; None where that cannot be said."""
     if (neck := getattr(model, 'neck', None)) is not None:
         parts = [neck[0] if isinstance(neck, nn.Sequential) else neck]
     else:
@@ -111,8 +111,8 @@ def read_maps(model: Any, maps: list[Map]) -> set[int]:
             found = [value.sum() for _, value in entries(dict(found=part.to('meta')(given)))
                      if isinstance(value, Tensor) and value.requires_grad]
             grads = torch.autograd.grad(torch.stack(found).sum(), given, allow_unused=True)
-        except Exception:
-            return {*range(len(maps))}
+        except Exception:  # it needs values
+            return None
         read |= {index for index, grad in enumerate(grads) if grad is not None}
     return read or {*range(len(maps))}
 

@@ -214,3 +214,22 @@ def test_carafe_is_mmcvs_definition(groups):
     torch.testing.assert_close(carafe(features, masks, 3, groups, 2).detach(), expected)
     assert torch.autograd.gradcheck(lambda *given: carafe(*given, 3, groups, 2),
                                     (features, masks))
+
+
+@pytest.mark.parametrize('kind', ['collect', 'distribute'])
+def test_masks_of_psanet(kind):
+    from mmcv.ops import PSAMask
+    layer, mask = PSAMask(kind, (3, 5)), torch.randn(2, 15, 4, 3, dtype=torch.float64)
+    expected = torch.zeros(2, 12, 4, 3, dtype=torch.float64)
+    for row in range(4):
+        for column in range(3):
+            for down in range(max(0, 1 - row), min(3, 5 - row)):
+                for right in range(max(0, 2 - column), min(5, 5 - column)):
+                    value, to = mask[:, down * 5 + right, row, column], (row + down - 1,
+                                                                         column + right - 2)
+                    if kind == 'collect':
+                        expected[:, to[0] * 3 + to[1], row, column] = value
+                    else:
+                        expected[:, row * 3 + column, to[0], to[1]] = value
+    torch.testing.assert_close(layer(mask), expected)
+    assert torch.autograd.gradcheck(layer, mask.requires_grad_())
