@@ -405,7 +405,8 @@ def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: 
                    scale_factor: int) -> None:
     """Fills ``output``, (B, C, H, W), and hands the features on to the backward pass."""
     rfeatures.copy_(features)
-    output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
+    carafe_naive_forward(features, masks, output, kernel_size=kernel_size, group_size=group_size,
+                         scale_factor=scale_factor)
 
 
 def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad_output: Tensor,
@@ -413,7 +414,22 @@ def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad
                     grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
                     scale_factor: int) -> None:
     """Fills ``grad_input`` and ``grad_masks``."""
-    inputs = [entry.detach().requires_grad_() for entry in (rfeatures, masks)]
+    carafe_naive_backward(grad_output, rfeatures, masks, grad_input, grad_masks,
+                          kernel_size=kernel_size, group_size=group_size,
+                          scale_factor=scale_factor)
+
+
+def carafe_naive_forward(features: Tensor, masks: Tensor, output: Tensor, *, kernel_size: int,
+                         group_size: int, scale_factor: int) -> None:
+    """Fills ``output``, (B, C, H, W)."""
+    output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
+
+
+def carafe_naive_backward(grad_output: Tensor, features: Tensor, masks: Tensor, grad_input: Tensor,
+                          grad_masks: Tensor, *, kernel_size: int, group_size: int,
+                          scale_factor: int) -> None:
+    """Fills ``grad_input`` and ``grad_masks``."""
+    inputs = [entry.detach().requires_grad_() for entry in (features, masks)]
     with torch.enable_grad():
         output = reassemble(inputs[0], inputs[1], kernel_size, group_size, scale_factor)
     for target, grad in zip((grad_input, grad_masks),
