@@ -45,6 +45,9 @@ def joining(text: str) -> str | dict:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds the options that change a config."""
+    parser.add_argument('--backbone', metavar='NAME', help='a backbone of lape_mm in the place of '
+                        "the config's own: vit_adapter_, deit_ or swin_ and an arch, such as "
+                        'vit_adapter_tiny; prints what it changes')
     parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
                         'settings such as "dict(last=0)"; applies to every backbone of lape_mm '
                         'in the config, after --cfg-options')

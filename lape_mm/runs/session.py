@@ -23,16 +23,17 @@ from lape_mm.wording import short
 from . import data
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
-from .config import load_config, settle_loaders
+from .config import load_config, settle_loaders, write_config
 from .drawing import draw_tested, draw_truth
 from .errors import RunError
 from .loading import FittingWeightsHook, check_tested
-from .optim import set_amp, set_auto_scale_lr
+from .optim import set_act_checkpoint, set_amp, set_auto_scale_lr, set_ema
 from .outputs import dump_metric, print_testing, print_training
 from .progress import progress
 from .report import ReportHook
 from .resume import earlier_run, elsewhere, note_start, set_resume
 from .runner import CheckedRunner
+from .tta import set_tta
 
 
 def train(args: Namespace) -> None:
@@ -40,9 +41,17 @@ def train(args: Namespace) -> None:
 
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
-            auto_scale_lr, strict_data, joining, cfg_options, trust_checkpoint, launcher.
+            auto_scale_lr, strict_data, backbone, joining, cfg_options, trust_checkpoint, launcher,
+            ema, act_checkpoint, write (a file: writes the config there and ends).
     """
     cfg = read_config(args)
+    if getattr(args, 'ema', False):
+        set_ema(cfg)
+    if getattr(args, 'act_checkpoint', False):
+        set_act_checkpoint(cfg)
+    if getattr(args, 'write', None):
+        write_config(cfg, args.write, work_dir=args.work_dir)
+        return
     cfg.overrides = overrides(args)
     if args.amp:
         set_amp(cfg, args.amp)
@@ -72,10 +81,12 @@ def test(args: Namespace) -> None:
     """tools/test.py.
 
     Args:
-        args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options,
+        args: config, checkpoint, work_dir, out, show_dir, tta, backbone, joining, cfg_options,
             trust_checkpoint, launcher.
     """
     cfg = read_config(args)
+    if getattr(args, 'tta', False):
+        set_tta(cfg)
     cfg.load_from, cfg.resume = args.checkpoint, False
     if args.show_dir:
         draw_tested(cfg, args.show_dir)
@@ -95,7 +106,8 @@ def read_config(args: Namespace) -> Config:
     changes = any(getattr(args, name, None) is not None for name in data.OPTIONS)
     if changes:
         data.settle(args)
-    cfg = load_config(data.recipe(args.config), options=args.cfg_options, joining=args.joining,
+    cfg = load_config(data.recipe(args.config), options=args.cfg_options,
+                      backbone=getattr(args, 'backbone', None), joining=args.joining,
                       work_dir=args.work_dir,
                       edit=partial(data.edit, args=args) if changes else None)
     cfg.launcher = args.launcher
@@ -105,7 +117,8 @@ def read_config(args: Namespace) -> Config:
 def overrides(args: Namespace) -> dict:
     """What the command line changes of a config, for the run's record."""
     named = {'--' + name.replace('_', '-'): value for name in (
-        'joining', 'amp', 'auto_scale_lr', 'strict_data', *data.OPTIONS)
+        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint',
+        *data.OPTIONS)
         if (value := getattr(args, name, None))}
     return {**named, **(args.cfg_options or {})}
 

@@ -84,10 +84,13 @@ def check_tool(tool: str, words: list[str], page: Page) -> None:
             args.data = None
         # short names, and as an installed wheel has it
         args.config = recipe(args.config).replace('lape_mm::', 'configs/')
-        page.needs(args.config)
+        installed = '::' in args.config  # of another package
+        page.needs(*[args.config][installed:])
         cfg = None
-        if Path(config := STAND_IN if is_placeholder(args.config) else args.config).is_file():
+        config = STAND_IN if is_placeholder(args.config) else args.config
+        if installed or Path(config).is_file():
             cfg = preflighted(config, repr(sorted(options.items())), repr(args.joining),
+                              getattr(args, 'backbone', None),
                               'train' if tool == 'train' else 'test')
             work_dir = getattr(args, 'work_dir', None) or cfg.work_dir
             if cfg.get('scenes'):
@@ -98,7 +101,7 @@ def check_tool(tool: str, words: list[str], page: Page) -> None:
         page.needs(entry.partition('=')[2])
     if tool == 'gallery':
         page.needs(*(folder.partition('=')[2] for folder in args.folders))
-    for key in ('out', 'show_dir'):
+    for key in ('out', 'show_dir', 'write'):
         page.makes(getattr(args, key, None))
 
 
@@ -129,10 +132,11 @@ def parser_of(tool: str):
 
 
 @cache
-def preflighted(config: str, options: str, joining: str, mode: str) -> Config:
+def preflighted(config: str, options: str, joining: str, backbone: str | None,
+                mode: str) -> Config:
     """A config with the options of a command, after all checks but those of the data."""
     cfg = load_config(config, options=dict(ast.literal_eval(options)),
-                      joining=ast.literal_eval(joining))
+                      joining=ast.literal_eval(joining), backbone=backbone)
     settle_loaders(cfg)
     report = Report(cfg)
     check_settings(report)
