@@ -107,6 +107,15 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
                         'hold: only for files whose author you trust')
 
 
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of tools/predict.py and tools/demo.py."""
+    parser.add_argument('--score', type=float, default=.3,
+                        help='least score of an object, 0..1 (default: 0.3)')
+    parser.add_argument('--joining', type=joining, nargs='+',
+                        help='of the checkpoints: one for all, or one each')
+    add_trust(parser)
+
+
 def apply_trust(args: argparse.Namespace) -> None:
     """Applies --trust-checkpoint to this process."""
     from lape_mm.checkpoints.files import trust_checkpoints
