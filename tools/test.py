@@ -17,6 +17,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions there')
     parser.add_argument('--show-dir', metavar='FOLDER',
                         help='draw predictions and ground truth there')
+    parser.add_argument('--tta', action='store_true', help='average the predictions for flipped '
+                        'images, in segmentation of several scales')
     arguments.add_common(parser)
     return parser.parse_args(argv)
 

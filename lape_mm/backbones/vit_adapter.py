@@ -61,6 +61,8 @@ class ViTAdapter(VisionTransformer):
         windows: each layer's window size in tokens, or None for global attention; None for the
             variant's choice.
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
+        out_indices: levels 0 to 3 of the returned maps, in any order; one may repeat. Parameters
+            that only the other levels need are left out.
         layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, initially ones;
             architectures that have them, have them in any case.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
@@ -78,9 +80,10 @@ class ViTAdapter(VisionTransformer):
                  class_token: bool | None = None, last_norm: bool | None = None,
                  windows: Sequence[int | None] | None = None,
                  interaction_indexes: Sequence[Sequence[int]] | None = None,
-                 layer_scale: bool = True, drop_path_rate: float = 0.,
-                 interpolation: str | None = None, norm_eps: float | None = None,
-                 with_cp: bool | str = False, frozen: bool = False, init_cfg: dict | None = None):
+                 out_indices: Sequence[int] = (0, 1, 2, 3), layer_scale: bool = True,
+                 drop_path_rate: float = 0., interpolation: str | None = None,
+                 norm_eps: float | None = None, with_cp: bool | str = False, frozen: bool = False,
+                 init_cfg: dict | None = None):
         if variant not in VARIANTS:
             raise ValueError(f'variant={variant!r}: expected one of {VARIANTS}')
         sizes, given = resolve_vit(arch, ADAPTER, img_size=img_size, patch_size=patch_size,
@@ -114,6 +117,7 @@ class ViTAdapter(VisionTransformer):
         self.num_prefix_tokens, self.unused_slots = sizes['reg_tokens'], self.num_prefix_slots
         self.freeze()
         self.variant, self.interaction_indexes = variant, indexes
+        self.out_indices = check_levels(out_indices)
 
         self.level_embed = nn.Parameter(torch.randn(3, dim))
         self.spm = SpatialPriorModule(inplane=sizes['conv_inplane'], dim=dim)
@@ -125,11 +129,14 @@ class ViTAdapter(VisionTransformer):
         self.up = nn.ConvTranspose2d(dim, dim, 2, stride=2)
         for part in (self.up, self.spm, self.interactions):
             part.apply(init_adapter)
-        for level in range(1, 5):
-            setattr(self, f'norm{level}', BatchNorm(dim))
+        for level in sorted(set(self.out_indices)):
+            setattr(self, f'norm{level + 1}', BatchNorm(dim))
+        if 0 not in self.out_indices:  # parameters without a gradient would stop DDP
+            self.register_module('up', nn.Identity())
+            self.spm.register_module('fc1', nn.Identity())
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) of any size to four maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
+        """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
 
         The image is padded with zeros at the bottom and right, PE is resized to the padded grid,
         and the maps are cropped.
@@ -169,20 +176,21 @@ class ViTAdapter(VisionTransformer):
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
         levels = [c1, *to_maps(pyramid, shapes)]
-        levels[0] = c1 + self.up(levels[1])
-        for index, x in enumerate(maps * (4 // len(maps))):
-            size = levels[index].shape[-2:]
+        if 0 in self.out_indices:
+            levels[0] = c1 + self.up(levels[1])
+        height, width = img.shape[-2:]
+        outputs = {}
+        for index in sorted(set(self.out_indices)):
+            x, size = maps[index % len(maps)], levels[index].shape[-2:]
             if COARSEST % self.stride:  # the grid ends beyond the level
                 x = F.interpolate(x, scale_factor=self.stride / 2 ** (index + 2), mode='bilinear',
                                   align_corners=False)[..., :size[0], :size[1]]
             elif size != grid:
                 x = F.interpolate(x, size=size, mode='bilinear', align_corners=False)
-            levels[index] = x + levels[index]
-        levels = [self.get_submodule(f'norm{number}')(level)
-                  for number, level in enumerate(levels, start=1)]
-        height, width = img.shape[-2:]
-        return tuple(to_output(level[..., :-(-height // stride), :-(-width // stride)])
-                     for level, stride in zip(levels, (4, 8, 16, 32)))
+            level = self.get_submodule(f'norm{index + 1}')(x + levels[index])
+            stride = 4 * 2 ** index
+            outputs[index] = to_output(level[..., :-(-height // stride), :-(-width // stride)])
+        return tuple(outputs[index] for index in self.out_indices)
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         adapter = ('level_embed', 'spm', 'interactions', 'up', 'norm1', 'norm2', 'norm3', 'norm4')
@@ -196,6 +204,14 @@ class ViTAdapter(VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | {'level_embed'}
+
+
+def check_levels(out_indices: Sequence[int]) -> tuple[int, ...]:
+    """The levels as a tuple; ValueError unless they are some of 0, 1, 2 and 3."""
+    if not isinstance(out_indices, Sequence) or not out_indices or not all(
+            is_count(index, 0) and index < 4 for index in out_indices):
+        raise ValueError(f'out_indices={out_indices!r}: expected levels, each 0, 1, 2 or 3')
+    return tuple(out_indices)
 
 
 def deform_sizes(sizes: Mapping) -> dict[str, float]:

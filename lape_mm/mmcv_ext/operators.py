@@ -380,3 +380,100 @@ def class_weight(weight: Tensor, target: Tensor) -> Tensor:
     if not weight.numel():
         return target.new_ones(len(target), 1, dtype=torch.float32)
     return F.pad(exact(weight), (0, 1), value=1.)[target][:, None]
+
+
+# convolution of the cells that a mask chooses (Guided Anchoring, for inference): (1, C, H, W)
+
+def masked_im2col_forward(im: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, col: Tensor, *,
+                          kernel_h: int, kernel_w: int, pad_h: int, pad_w: int) -> None:
+    """Fills ``col``, (C * kernel, N), with the neighbourhoods of N cells; the stride is 1."""
+    width = im.shape[3] + 2 * pad_w - kernel_w + 1
+    columns = F.unfold(im, (kernel_h, kernel_w), padding=(pad_h, pad_w))
+    col.copy_(columns[0, :, mask_h_idx * width + mask_w_idx])
+
+
+def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, im: Tensor, *,
+                          height: int, width: int, channels: int) -> None:
+    """Writes N cells, (C, N), into ``im``."""
+    im[0, :, mask_h_idx, mask_w_idx] = col
+
+
+# CARAFE (ICCV 2019): features (B, C, h, w), masks (B, groups * kernel ** 2, H, W), H = h * scale
+
+def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: Tensor,
+                   rmasks: Tensor, output: Tensor, *, kernel_size: int, group_size: int,
+                   scale_factor: int) -> None:
+    """Fills ``output``, (B, C, H, W), and hands the features on to the backward pass."""
+    rfeatures.copy_(features)
+    carafe_naive_forward(features, masks, output, kernel_size=kernel_size, group_size=group_size,
+                         scale_factor=scale_factor)
+
+
+def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad_output: Tensor,
+                    rgrad_input_hs: Tensor, rgrad_input: Tensor, rgrad_masks: Tensor,
+                    grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
+                    scale_factor: int) -> None:
+    """Fills ``grad_input`` and ``grad_masks``."""
+    carafe_naive_backward(grad_output, rfeatures, masks, grad_input, grad_masks,
+                          kernel_size=kernel_size, group_size=group_size,
+                          scale_factor=scale_factor)
+
+
+def carafe_naive_forward(features: Tensor, masks: Tensor, output: Tensor, *, kernel_size: int,
+                         group_size: int, scale_factor: int) -> None:
+    """Fills ``output``, (B, C, H, W)."""
+    output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
+
+
+def carafe_naive_backward(grad_output: Tensor, features: Tensor, masks: Tensor, grad_input: Tensor,
+                          grad_masks: Tensor, *, kernel_size: int, group_size: int,
+                          scale_factor: int) -> None:
+    """Fills ``grad_input`` and ``grad_masks``."""
+    inputs = [entry.detach().requires_grad_() for entry in (features, masks)]
+    with torch.enable_grad():
+        output = reassemble(inputs[0], inputs[1], kernel_size, group_size, scale_factor)
+    for target, grad in zip((grad_input, grad_masks),
+                            torch.autograd.grad(output, inputs, grad_output)):
+        target.copy_(grad)
+
+
+def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
+    """(B, C, H, W): each cell sums its source's neighbourhood, weighted by its group's mask."""
+    height, width = features.shape[2:]
+    near = F.unfold(features, kernel, padding=kernel // 2).unflatten(2, (height, width))
+    near = near.unflatten(1, (groups, -1, kernel ** 2))
+    # each source cell has scale ** 2 cells of the output
+    weights = masks.unflatten(3, (width, scale)).unflatten(2, (height, scale)).unflatten(
+        1, (groups, kernel ** 2))
+    output = torch.einsum('bgckhw,bgkhiwj->bgchiwj', near, weights)
+    return output.flatten(5).flatten(3, 4).flatten(1, 2)
+
+
+# PSANet's masks (ECCV 2018): input (B, mask cells, h, w) by offset, output (B, h * w, h, w) by cell
+
+def psamask_forward(input: Tensor, output: Tensor, **settings) -> None:
+    """Fills ``output``: cell (h, w) of channel i is what it collects from, or hands to, cell i."""
+    offset, there, here = psamask_cells(input.device, **settings)
+    cells = output.flatten(2) if settings['psa_type'] == 0 else output.flatten(2).transpose(1, 2)
+    cells[:, there, here] = input.flatten(2)[:, offset, here]
+
+
+def psamask_backward(grad_output: Tensor, grad_input: Tensor, **settings) -> None:
+    """Fills ``grad_input``."""
+    offset, there, here = psamask_cells(grad_output.device, **settings)
+    cells = grad_output.flatten(2)
+    cells = cells if settings['psa_type'] == 0 else cells.transpose(1, 2)
+    grad_input.flatten(2)[:, offset, here] = cells[:, there, here]
+
+
+def psamask_cells(device: torch.device, *, psa_type: int, num_: int, h_feature: int,
+                  w_feature: int, h_mask: int, w_mask: int, half_h_mask: int, half_w_mask: int) \
+        -> tuple[Tensor, Tensor, Tensor]:
+    """Indices of offsets, and of the cells there and here, where both are on the map."""
+    h, w = h_feature, w_feature
+    down, right, row, column = torch.meshgrid(
+        *(torch.arange(count, device=device) for count in (h_mask, w_mask, h, w)), indexing='ij')
+    there = row + down - half_h_mask, column + right - half_w_mask
+    valid = (there[0] >= 0) & (there[0] < h) & (there[1] >= 0) & (there[1] < w)
+    return ((down * w_mask + right)[valid], (there[0] * w + there[1])[valid],
+            (row * w + column)[valid])

@@ -1,7 +1,10 @@
 """Reads a config and applies the tools' options to it."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from copy import deepcopy
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,18 +21,29 @@ from .checks.report import Report
 from .checks.signatures import check_call
 from .errors import RunError
 
+ABSENT = object()  # a setting that a config does not have
 
-def load_config(path: str, *, options: Mapping | None = None,
-                joining: str | Mapping | None = None, work_dir: str | None = None) -> Config:
-    """Reads a config and applies --cfg-options, then --joining, then --work-dir.
+
+def load_config(path: str, *, options: Mapping | None = None, backbone: str | None = None,
+                joining: str | Mapping | None = None, work_dir: str | None = None,
+                edit: Callable[[Config], None] | None = None) -> Config:
+    """Reads a config and applies --backbone, `edit`, --cfg-options, --joining, --work-dir.
+
+    What --backbone changes is printed, a line "key: was -> is" each.
+
+    Args:
+        path: a file, or ``mmdet::``, ``mmseg::``, ``mmpretrain::`` or ``lape_mm::`` and the path
+            of a config that the installed package ships.
+        edit: changes the config in place.
 
     Raises:
         RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
     """
     if joining is not None:
         check_joining(joining)
-    if path.startswith('lape_mm::'):  # a config that an installed lape_mm ships
-        path = str(shipped('configs') / path[9:])
+    package, shipped_one, name = path.partition('::')
+    if shipped_one:
+        path = str(configs_of(package) / name)
     if '://' in path:
         raise RunError(f'config {path}: a config is Python code, which would run: download it, '
                        'read it, and give its path')
@@ -39,24 +53,48 @@ def load_config(path: str, *, options: Mapping | None = None,
         cfg = Config.fromfile(path)
     except Exception as error:  # a config is code: anything may happen in it
         raise RunError(f'config {path} cannot be read: {type(error).__name__}: {error}') from error
-    merge_options(cfg, options or {})
-    check_retired(cfg)
-    if joining is not None:
-        set_joining(cfg, joining)
-    check_scenes(cfg)
-
-    scope = cfg.get('default_scope')
+    scope = (options or {}).get('default_scope', cfg.get('default_scope'))
     if scope not in TOOLBOXES:
         raise RunError(f'config {path}: default_scope={scope!r}, expected one of '
                        f'{", ".join(TOOLBOXES)}')
     if lacking := missing(*TOOLBOXES[scope]):
         raise RunError([install_hint(module) for module in lacking])
+    before = deepcopy(cfg.to_dict()) if backbone else None
+    if backbone:
+        from .backbone import set_backbone
+        set_backbone(cfg, backbone)
+    if edit is not None:
+        edit(cfg)
+    merge_options(cfg, options or {})
+    check_retired(cfg)
+    if joining is not None:
+        set_joining(cfg, joining)
+    check_scenes(cfg)
+    if before and os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        print(*changes(before, cfg.to_dict()), sep='\n')
 
     if work_dir is not None:
         cfg.work_dir = work_dir
     elif cfg.get('work_dir') is None:
         cfg.work_dir = str(Path('work_dirs', Path(path).stem))
     return cfg
+
+
+def configs_of(package: str) -> Path:
+    """The folder of the configs that an installed package ships.
+
+    mmengine's own ``mmdet::`` asks for distributions by name, does not know the forks', and would
+    install upstream's packages over them.
+    """
+    if package == 'lape_mm':
+        return shipped('configs')
+    spec = find_spec(package) if package in TOOLBOXES else None
+    if spec is None or not spec.origin:
+        raise RunError(install_hint(package) if package in TOOLBOXES else f'{package}::, expected '
+                       f'lape_mm::, {"::, ".join(TOOLBOXES)}::')
+    folder = Path(spec.origin).parent
+    return next((found for found in (folder / '.mim/configs', folder.parent / 'configs')
+                 if found.is_dir()), folder)
 
 
 def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
@@ -177,3 +215,46 @@ def lookup(cfg: Config, key: str):
         else:
             return None
     return node
+
+
+def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
+    """Writes a config with all its bases and options into one file that OpenMMLab's tools take.
+
+    Raises:
+        RunError: the file exists, is not a .py file, or its folder does not exist.
+    """
+    target = Path(path)
+    if target.suffix != '.py' or target.exists() or not target.absolute().parent.is_dir():
+        raise RunError(f'--write {path}: expected a new .py file in a folder that exists')
+    own = cfg if work_dir else Config({key: value for key, value in cfg.items()
+                                       if key not in ('work_dir', 'launcher')})
+    target.write_text(f'# {Path(cfg.filename or "").name} with the options of a command line\n'
+                      + own.pretty_text)
+    print(f'written: {path}')
+
+
+def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
+    """A line "key: was -> is" for each setting that differs; a ``type`` takes its whole dict."""
+    if old == new:
+        return
+    same = isinstance(old, Mapping) and isinstance(new, Mapping) and (
+        old.get('type') == new.get('type') or not path)
+    if same:
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from changes(old.get(key, ABSENT), new.get(key, ABSENT),
+                               f'{path}.{key}' if path else str(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(
+            isinstance(one, Mapping) for one in old):
+        for index, (before, after) in enumerate(zip(old, new)):
+            yield from changes(before, after, f'{path}.{index}')
+    else:
+        yield f'{path}: {written(old)} -> {written(new)}'
+
+
+def written(value: Any) -> str:
+    """A setting in a line of `changes`."""
+    if value is ABSENT:
+        return 'not set'
+    if isinstance(value, Mapping):
+        return f'dict({", ".join(f"{key}={written(one)}" for key, one in value.items())})'
+    return repr(value)

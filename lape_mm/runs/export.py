@@ -50,7 +50,8 @@ def export(args: Namespace) -> None:
         raise RunError(f'{args.out}: expected a file name that ends with .onnx')
     if args.img_size and min(args.img_size) < 1:
         raise RunError(f'--img-size {args.img_size[0]}: expected at least one pixel')
-    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
+    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
+                      backbone=getattr(args, 'backbone', None))
     turned = turns_channels(cfg)
     size, notes = preparation(cfg)
     if args.img_size:

@@ -6,7 +6,7 @@ from copy import copy
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -18,8 +18,10 @@ from .errors import RunError
 
 
 def own_weights(model: Any) -> dict[str, Tensor]:
-    """A model's state dict, without the wrapper of a distributed run."""
-    return (model.module if is_model_wrapper(model) else model).state_dict()
+    """A model's state dict, without the wrappers of a distributed run and of --tta."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model.state_dict()
 
 
 def check_fits(model: nn.Module, checkpoint: str) -> dict:

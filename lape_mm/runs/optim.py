@@ -1,9 +1,10 @@
-"""--amp and --auto-scale-lr."""
+"""--amp, --auto-scale-lr, --ema and --act-checkpoint."""
 from __future__ import annotations
 
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from .config import our_backbones
 from .errors import RunError
 
 WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'lape_mm.BFloat16OptimWrapper')
@@ -39,3 +40,19 @@ def set_auto_scale_lr(cfg: Config) -> None:
     if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
         raise RunError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
     cfg.auto_scale_lr.enable = True
+
+
+def set_ema(cfg: Config) -> None:
+    """Adds mmengine's EMAHook, which validates with averaged weights, unless there is one."""
+    hooks = cfg.get('custom_hooks') or []
+    if not any(str(hook.get('type')).endswith('EMAHook') for hook in hooks):
+        cfg.custom_hooks = [*hooks, dict(type='EMAHook', momentum=.0002, update_buffers=True)]
+
+
+def set_act_checkpoint(cfg: Config) -> None:
+    """Turns on gradient checkpointing in every backbone of ours; RunError if there is none."""
+    found = [node for _, node in our_backbones(cfg)]
+    for node in found:
+        node['with_cp'] = True
+    if not found:
+        raise RunError('--act-checkpoint: the config has no backbone of lape_mm')

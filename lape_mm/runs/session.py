@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from lape_mm.checkpoints.files import CheckpointError
@@ -17,19 +18,22 @@ from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.machine import versions
 from lape_mm.runs.engine.samples import BadSample
 from lape_mm.runs.engine.stop import RunStopped
+from lape_mm.wording import short
 
+from . import data
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
-from .config import load_config, settle_loaders
-from .drawing import draw_tested
+from .config import load_config, settle_loaders, write_config
+from .drawing import draw_tested, draw_truth
 from .errors import RunError
 from .loading import FittingWeightsHook, check_tested
-from .optim import set_amp, set_auto_scale_lr
+from .optim import set_act_checkpoint, set_amp, set_auto_scale_lr, set_ema
 from .outputs import dump_metric, print_testing, print_training
 from .progress import progress
 from .report import ReportHook
 from .resume import earlier_run, elsewhere, note_start, set_resume
 from .runner import CheckedRunner
+from .tta import set_tta
 
 
 def train(args: Namespace) -> None:
@@ -37,9 +41,17 @@ def train(args: Namespace) -> None:
 
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
-            auto_scale_lr, strict_data, joining, cfg_options, trust_checkpoint, launcher.
+            auto_scale_lr, strict_data, backbone, joining, cfg_options, trust_checkpoint, launcher,
+            ema, act_checkpoint, write (a file: writes the config there and ends).
     """
     cfg = read_config(args)
+    if getattr(args, 'ema', False):
+        set_ema(cfg)
+    if getattr(args, 'act_checkpoint', False):
+        set_act_checkpoint(cfg)
+    if getattr(args, 'write', None):
+        write_config(cfg, args.write, work_dir=args.work_dir)
+        return
     cfg.overrides = overrides(args)
     if args.amp:
         set_amp(cfg, args.amp)
@@ -54,19 +66,27 @@ def train(args: Namespace) -> None:
     if earlier and not args.resume and not cfg.get('resume'):
         runner.logger.warning(earlier)
     note_start(cfg.work_dir, runner.timestamp, cfg.get('resume') and (args.resume or 'auto'))
+    own = getattr(args, 'data', None) and is_main_process()
+    if own:
+        cfg.dump(os.path.join(cfg.work_dir, 'config.py'))
+        print(f'truth:       {short(draw_truth(runner))}', flush=True)
     with one_line():
         runner.train()
     print_training(runner)
+    if own:
+        print(f"config:      {short(os.path.join(cfg.work_dir, 'config.py'))}")
 
 
 def test(args: Namespace) -> None:
     """tools/test.py.
 
     Args:
-        args: config, checkpoint, work_dir, out, show_dir, joining, cfg_options,
+        args: config, checkpoint, work_dir, out, show_dir, tta, backbone, joining, cfg_options,
             trust_checkpoint, launcher.
     """
     cfg = read_config(args)
+    if getattr(args, 'tta', False):
+        set_tta(cfg)
     cfg.load_from, cfg.resume = args.checkpoint, False
     if args.show_dir:
         draw_tested(cfg, args.show_dir)
@@ -83,8 +103,13 @@ def test(args: Namespace) -> None:
 def read_config(args: Namespace) -> Config:
     """The config with what all tools take."""
     apply_trust(args)
-    cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
-                      work_dir=args.work_dir)
+    changes = any(getattr(args, name, None) is not None for name in data.OPTIONS)
+    if changes:
+        data.settle(args)
+    cfg = load_config(data.recipe(args.config), options=args.cfg_options,
+                      backbone=getattr(args, 'backbone', None), joining=args.joining,
+                      work_dir=args.work_dir,
+                      edit=partial(data.edit, args=args) if changes else None)
     cfg.launcher = args.launcher
     return cfg
 
@@ -92,7 +117,9 @@ def read_config(args: Namespace) -> Config:
 def overrides(args: Namespace) -> dict:
     """What the command line changes of a config, for the run's record."""
     named = {'--' + name.replace('_', '-'): value for name in (
-        'joining', 'amp', 'auto_scale_lr', 'strict_data') if (value := getattr(args, name, None))}
+        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint',
+        *data.OPTIONS)
+        if (value := getattr(args, name, None))}
     return {**named, **(args.cfg_options or {})}
 
 

@@ -148,3 +148,26 @@ def test_batch_norm_where_sync_batch_norm_cannot_run(tmp_path):
         assert model.norm1.num_batches_tracked == 1
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize('variant', ['detection', 'segmentation'])
+def test_levels_may_repeat_and_unread_ones_leave_no_parameters(variant):
+    torch.manual_seed(0)
+    whole, some = tiny(variant=variant), tiny(variant=variant, out_indices=(3, 1, 1))
+    names = dict(some.named_parameters())
+    lacking = {name.split('.')[0] for name, _ in whole.named_parameters() if name not in names}
+    assert lacking == {'up', 'spm', 'norm1', 'norm3'}  # of the stem, fc1
+    some.load_state_dict(whole.state_dict(), strict=False)
+    image = torch.randn(2, 3, 64, 96)
+    expected = whole(image)
+    maps = some(image)
+    for found, level in zip(maps, (3, 1, 1)):
+        torch.testing.assert_close(found, expected[level])
+    sum(one.square().sum() for one in maps).backward()
+    assert all(parameter.grad is not None for parameter in some.parameters())
+
+
+@pytest.mark.parametrize('levels', [(), (4,), (-1,), 2, (0, 1.5)])
+def test_levels_outside_the_pyramid_are_refused(levels):
+    with pytest.raises(ValueError, match='expected levels, each 0, 1, 2 or 3'):
+        tiny(out_indices=levels)

@@ -17,10 +17,12 @@ from lape_mm.runs.checks.preflight import check_contents
 from lape_mm.runs.checks.report import Report
 from lape_mm.runs.checks.settings import check_settings
 from lape_mm.runs.config import load_config, settle_loaders
+from lape_mm.runs.data import recipe, settle
 
 # what the reader has to bring, beside names in capitals
 BROUGHT = {
     'deit_tiny_patch16_224.pth': "DeiT's or timm's weights, which the reader downloads",
+    'photos': "the reader's own images",
     'T2T-ViT-7.pth': "T2T-ViT's weights, which the reader downloads",
 }
 STAND_IN = 'configs/quickstart/upernet.py'
@@ -49,15 +51,8 @@ class Page:
 def check(command: Command, page: Page) -> None:
     """Raises AssertionError, RunError or SystemExit where a command would not do.
 
-    Called in a folder that has the repository's configs, and where files of the page are written.
+    Called in a folder that has the repository's configs.
     """
-    if command.file:
-        Path(command.file).parent.mkdir(parents=True, exist_ok=True)
-        Path(command.file).write_text(command.text)
-        page.makes(command.file)
-        if command.file.endswith('.py'):
-            compile(command.text, command.file, 'exec')
-        return
     program, *words = command.words
     if program == 'bash':  # dist_train.sh CONFIG GPUS ..., as train.py takes the rest
         script, config, *words = words
@@ -82,11 +77,20 @@ def check_tool(tool: str, words: list[str], page: Page) -> None:
     page.needs(*(value for key, value in options.items() if key.endswith('.checkpoint')),
                *(getattr(args, key, None) for key in ('checkpoint', 'images', 'source')))
     if 'config' in args:
-        args.config = args.config.replace('lape_mm::', 'configs/')  # as an installed wheel has it
-        page.needs(args.config)
+        if getattr(args, 'data', None):  # all that is known of the run is where it writes
+            settle(args)
+            page.needs(args.data)
+            page.makes(args.work_dir)
+            args.data = None
+        # short names, and as an installed wheel has it
+        args.config = recipe(args.config).replace('lape_mm::', 'configs/')
+        installed = '::' in args.config  # of another package
+        page.needs(*[args.config][installed:])
         cfg = None
-        if Path(config := STAND_IN if is_placeholder(args.config) else args.config).is_file():
+        config = STAND_IN if is_placeholder(args.config) else args.config
+        if installed or Path(config).is_file():
             cfg = preflighted(config, repr(sorted(options.items())), repr(args.joining),
+                              getattr(args, 'backbone', None),
                               'train' if tool == 'train' else 'test')
             work_dir = getattr(args, 'work_dir', None) or cfg.work_dir
             if cfg.get('scenes'):
@@ -97,7 +101,7 @@ def check_tool(tool: str, words: list[str], page: Page) -> None:
         page.needs(entry.partition('=')[2])
     if tool == 'gallery':
         page.needs(*(folder.partition('=')[2] for folder in args.folders))
-    for key in ('out', 'show_dir'):
+    for key in ('out', 'show_dir', 'write'):
         page.makes(getattr(args, key, None))
 
 
@@ -128,10 +132,11 @@ def parser_of(tool: str):
 
 
 @cache
-def preflighted(config: str, options: str, joining: str, mode: str) -> Config:
+def preflighted(config: str, options: str, joining: str, backbone: str | None,
+                mode: str) -> Config:
     """A config with the options of a command, after all checks but those of the data."""
     cfg = load_config(config, options=dict(ast.literal_eval(options)),
-                      joining=ast.literal_eval(joining))
+                      joining=ast.literal_eval(joining), backbone=backbone)
     settle_loaders(cfg)
     report = Report(cfg)
     check_settings(report)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import timm
 import torch
-from docs_pages import ROOT, Command
+from docs_pages import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.utils import ManagerMixin
@@ -16,9 +16,6 @@ FEW = ['--num-train', '12', '--num-val', '6']
 # checkpoint that a page's Python reads -> the config whose untrained model stands in for it
 CHECKPOINTS = {
     'work_dirs/mask_rcnn/epoch_6.pth': 'configs/quickstart/mask_rcnn.py',
-    'work_dirs/first/epoch_2.pth': 'my_mask_rcnn.py',
-    'work_dirs/my_upernet/iter_8000.pth': 'my_upernet.py',
-    'work_dirs/my_deit/epoch_30.pth': 'my_deit.py',
 }
 
 
@@ -33,12 +30,6 @@ def forget(manager=ManagerMixin) -> None:
     manager._instance_dict.clear()
     for kind in manager.__subclasses__():
         forget(kind)
-
-
-def draw_few(command: Command) -> None:
-    """`python -m lape_mm.datasets.scenes LAYOUT ROOT ...`, with a few pictures."""
-    layout, root, *_ = command.words[3:]
-    draw([layout, root, *FEW])
 
 
 def stand_ins(text: str) -> None:

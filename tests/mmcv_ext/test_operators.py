@@ -187,3 +187,49 @@ def test_a_missing_operator_names_the_command_that_compiles_it():
 def test_mmcvs_report_of_the_environment():
     from mmcv.utils import collect_env
     assert 'lape_mm.mmcv_ext on torchvision' in collect_env()['MMCV Compiler']
+
+
+def test_masked_convolution_is_a_convolution_where_the_mask_is():
+    from mmcv.ops import MaskedConv2d
+    layer, image = MaskedConv2d(3, 5, 3, padding=1), torch.randn(1, 3, 6, 7)
+    mask = torch.rand(1, 6, 7) > .5
+    with torch.no_grad():
+        torch.testing.assert_close(layer(image, mask), layer(image) * mask)
+
+
+@pytest.mark.parametrize('groups', [1, 2])
+def test_carafe_is_mmcvs_definition(groups):
+    from mmcv.ops import carafe
+    features = torch.randn(2, 4, 3, 5, dtype=torch.float64, requires_grad=True)
+    masks = torch.randn(2, groups * 9, 6, 10, dtype=torch.float64, requires_grad=True)
+    expected = torch.zeros(2, 4, 6, 10, dtype=torch.float64)
+    padded = torch.nn.functional.pad(features.detach(), (1, 1, 1, 1))
+    for channel in range(4):
+        for row in range(6):
+            for column in range(10):
+                group = channel // (4 // groups)
+                near = padded[:, channel, row // 2:row // 2 + 3, column // 2:column // 2 + 3]
+                weights = masks.detach()[:, group * 9:group * 9 + 9, row, column]
+                expected[:, channel, row, column] = (near.flatten(1) * weights).sum(1)
+    torch.testing.assert_close(carafe(features, masks, 3, groups, 2).detach(), expected)
+    assert torch.autograd.gradcheck(lambda *given: carafe(*given, 3, groups, 2),
+                                    (features, masks))
+
+
+@pytest.mark.parametrize('kind', ['collect', 'distribute'])
+def test_masks_of_psanet(kind):
+    from mmcv.ops import PSAMask
+    layer, mask = PSAMask(kind, (3, 5)), torch.randn(2, 15, 4, 3, dtype=torch.float64)
+    expected = torch.zeros(2, 12, 4, 3, dtype=torch.float64)
+    for row in range(4):
+        for column in range(3):
+            for down in range(max(0, 1 - row), min(3, 5 - row)):
+                for right in range(max(0, 2 - column), min(5, 5 - column)):
+                    value, to = mask[:, down * 5 + right, row, column], (row + down - 1,
+                                                                         column + right - 2)
+                    if kind == 'collect':
+                        expected[:, to[0] * 3 + to[1], row, column] = value
+                    else:
+                        expected[:, row * 3 + column, to[0], to[1]] = value
+    torch.testing.assert_close(layer(mask), expected)
+    assert torch.autograd.gradcheck(layer, mask.requires_grad_())

@@ -44,7 +44,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     Raises:
         ValueError: unknown settings, a rate outside (0, 1], or a factor that is not above 0.
-        TypeError: the backbone has no ``get_layer_depth`` or ``no_weight_decay``.
+        TypeError: no part of the model has ``get_layer_depth`` and ``no_weight_decay``.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None):
@@ -59,20 +59,22 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def add_params(self, params: list[dict], module: Any, **kwargs) -> None:
         """Fills ``params`` with one group for each pair of learning rate and weight decay."""
-        prefix = 'backbone.' if hasattr(module, 'backbone') else ''
-        backbone = module.backbone if prefix else module
-        if not hasattr(backbone, 'get_layer_depth') or not hasattr(backbone, 'no_weight_decay'):
+        # the model itself, or below it: model.backbone, model.detector.backbone, ...
+        found = {f'{name}.' if name else '': part for name, part in module.named_modules()
+                 if hasattr(part, 'get_layer_depth') and hasattr(part, 'no_weight_decay')}
+        if not found:
+            kind = type(getattr(module, 'backbone', module)).__name__
             raise TypeError(f'{type(self).__name__} needs a backbone with get_layer_depth and '
-                            f'no_weight_decay, got {type(backbone).__name__}')
+                            f'no_weight_decay, got {kind}')
         exempt = set() if self.paramwise_cfg['decay_embeddings'] else {
-            prefix + name for name in backbone.no_weight_decay()}
+            prefix + name for prefix, part in found.items() for name in part.no_weight_decay()}
         groups: dict[tuple[int, float, bool], list] = {}
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 continue
             levels, factor = 0, 1.
-            if name.startswith(prefix):
-                depth, depths = backbone.get_layer_depth(name, prefix)
+            for prefix in (prefix for prefix in found if name.startswith(prefix)):
+                depth, depths = found[prefix].get_layer_depth(name, prefix)
                 levels = depths - 1 - depth
                 if re.search(r'\b(last_)?pe_norm\.', name):
                     factor = self.paramwise_cfg['pe_norm_lr_mult']

@@ -76,6 +76,13 @@ def test_wrong_settings(paramwise, said):
         LayerDecayOptimWrapperConstructor(WRAPPER, paramwise)
 
 
+def test_a_detector_in_a_model_decays_like_the_detector():
+    outer = torch.nn.Module()
+    outer.detector = Model(DeiT(arch=ARCH))
+    assert decayed(outer) == {f'detector.{name}': value
+                              for name, value in decayed(outer.detector).items()}
+
+
 def test_another_backbone_is_refused():
     with pytest.raises(TypeError, match='Linear'):
         decayed(Model(torch.nn.Linear(3, 3)))

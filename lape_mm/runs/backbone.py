@@ -1,0 +1,340 @@
+"""--backbone: one of our backbones in the place of a config's own, in any toolbox.
+
+The old backbone is built without weights and run once. The strides and channels of its maps say
+which levels of ours take their places; then only settings equal to the old maps' channels have to
+follow. Nothing here knows a config by name.
+"""
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from math import log2
+from typing import Any
+
+import torch
+from mmengine import registry
+from mmengine.config import Config, ConfigDict
+from timm.layers import to_2tuple
+
+from lape_mm import backbones
+
+from .checks.build import silence
+from .config import entries, lookup, walk
+from .errors import RunError
+from .probe import (
+    Map,
+    Unfit,
+    build,
+    check_backbone_attributes,
+    check_installed,
+    images,
+    outputs,
+    read_maps,
+    tensors,
+)
+
+CLASSES = {'vit_adapter': 'ViTAdapter', 'deit': 'DeiT', 'swin': 'Swin'}
+DROP_PATH = {'tiny': .1, 'small': .2, 'base': .3, 'large': .4}
+LEVELS = (0, 1, 2, 3)  # strides 4, 8, 16 and 32
+HEADS = ('head', 'roi_head', 'decode_head', 'auxiliary_head', 'bbox_head', 'mask_head', 'rpn_head',
+         'panoptic_head', 'semantic_head', 'query_head')
+IMAGENET = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
+PREPROCESSOR = r'(model\.|model\.detector\.)?data_preprocessor(\.data_preprocessor)*'
+# ViT-Adapter's for detection and segmentation, DeiT's for a total batch of 1024
+ADAMW = dict(mmdet=dict(lr=1e-4, weight_decay=.05), mmseg=dict(lr=12e-5, weight_decay=.01),
+             mmpretrain=dict(lr=1e-3, weight_decay=.05))
+LAYER_DECAY = .95
+
+
+def set_backbone(cfg: Config, name: str) -> None:
+    """Replaces the backbone of a config in place, and what depends on it.
+
+    Args:
+        name: ``vit_adapter_ARCH``, ``deit_ARCH`` or ``swin_ARCH``.
+
+    Raises:
+        RunError: the name is unknown, or a part of the config has no place for the new maps.
+    """
+    kind, arch = parse(name)
+    try:
+        with registry.MODELS.switch_scope_and_registry(cfg.default_scope), silence():
+            Replacement(cfg, kind, arch).carry_out()
+    except Unfit as unfit:
+        raise RunError(f'--backbone {name}: {unfit}') from unfit
+    set_normalisation(cfg)
+    set_optimizer(cfg)
+    imports = dict(cfg.get('custom_imports') or {})
+    names = imports.get('imports') or []
+    names = [names] if isinstance(names, str) else [one for one in names if one != 'lape_mm']
+    cfg.custom_imports = dict(imports, imports=['lape_mm', *names])
+
+
+def parse(name: str) -> tuple[str, str]:
+    """The class and the arch of a name; RunError with the allowed ones."""
+    for prefix, cls in CLASSES.items():
+        if name.startswith(f'{prefix}_'):
+            arch = name.removeprefix(f'{prefix}_')
+            try:
+                with torch.device('meta'):
+                    getattr(backbones, cls)(arch=arch)
+            except ValueError as error:
+                raise RunError(f'--backbone {name}: {error}') from error
+            return cls, arch
+    raise RunError(f'--backbone {name}: expected '
+                   f'{", ".join(f"{prefix}_ARCH" for prefix in CLASSES)}, such as deit_tiny')
+
+
+class Replacement:
+    """One replacement of a backbone.
+
+    Args:
+        cfg: the config, changed in place.
+        kind, arch: of the new backbone.
+
+    Attributes:
+        where, owner: dotted path and dict of what holds ``backbone``, ``neck`` and the heads.
+    """
+
+    def __init__(self, cfg: Config, kind: str, arch: str):
+        self.cfg, self.kind, self.arch, self.scope = cfg, kind, arch, cfg.default_scope
+        self.where = next((where for where in ('model', 'model.detector') if lookup(
+            cfg, f'{where}.backbone.type')), '')
+        self.owner: Any = lookup(cfg, self.where)
+
+    def carry_out(self) -> None:
+        """Replaces the backbone, and the channels of neck and heads.
+
+        Raises:
+            Unfit: names the part without a place for the new maps.
+        """
+        self.refuse()
+        self.forget_weights()
+        unmodified = deepcopy(self.cfg.model)
+        old = self.old_maps()
+        after = self.neck_maps(old)
+        if self.scope == 'mmpretrain':  # ours give a vector
+            self.owner.pop('neck', None)
+            after = old
+        elif only_makes_pyramid(old, after):
+            self.owner.pop('neck')
+            old = after
+        placed = new = self.place(old)
+        if self.owner.get('neck'):
+            self.owner.neck = follow(self.owner.neck, old, new, 'neck')
+            old, new = after, self.neck_maps(new)
+        for name in HEADS:
+            if self.owner.get(name) and len(old) == len(new):
+                self.owner[name] = follow(self.owner[name], old, new, name)
+        self.settle(unmodified, placed)
+
+    def refuse(self) -> None:
+        """Refuses structures that need the old backbone itself."""
+        if not self.where:
+            raise Unfit(f'model.type={lookup(self.cfg, "model.type")!r} has no backbone to replace')
+        if self.scope == 'mmpretrain':
+            if self.cfg.model.type != 'ImageClassifier':
+                raise Unfit(f'model.type={self.cfg.model.type!r}: expected an ImageClassifier')
+            if self.kind == 'ViTAdapter':
+                raise Unfit(f'ViT-Adapter gives no vector to classify: take deit_{self.arch}')
+        for name in ('neck', *HEADS):
+            for path, _ in entries(self.owner.get(name), f'{self.where}.{name}'):
+                if path.endswith('backbone'):
+                    raise Unfit(f'{path} is a second backbone')
+        if lookup(self.owner, 'roi_head.shared_head'):
+            raise Unfit(f'{self.where}.roi_head.shared_head is a stage of the old backbone')
+        if (channels := self.owner.backbone.get('in_channels', 3)) != 3:
+            raise Unfit(f'{self.where}.backbone.in_channels={channels}: ours take three channels')
+
+    def forget_weights(self) -> None:
+        """Drops weights that were trained with the old backbone."""
+        if self.cfg.get('load_from'):
+            self.cfg.load_from = None
+        for node in (self.cfg.model, self.owner):
+            node.pop('pretrained', None)
+            if 'checkpoint' in (node.get('init_cfg') or {}):
+                node.pop('init_cfg')
+
+    def old_maps(self) -> list[Map]:
+        """The maps of the old backbone."""
+        node = deepcopy(self.owner.backbone)
+        for key in ('dcn', 'plugins', 'init_cfg'):  # compiled operators, and weights
+            node.pop(key, None)
+        if node.get('pretrained'):
+            node.pretrained = None if isinstance(node.pretrained, str) else False
+        what = f'{self.where}.backbone, {node.type},'
+        model = build(node, what)
+        side = max(to_2tuple(node.get('img_size') or images().shape[-1]))
+        model.eval()
+        found = outputs(model, images(side), what, side)
+        model.train()
+        try:
+            trained = outputs(model, images(side), what, side)
+        except Unfit:
+            trained = []
+        if len(trained) != len(found):
+            raise Unfit(f'{what} gives other maps in training than in validation')
+        return found
+
+    def neck_maps(self, maps: list[Map]) -> list[Map]:
+        """The maps of the neck; the given ones without a neck, none if it takes more than maps."""
+        if not self.owner.get('neck'):
+            return maps
+        what = f'{self.where}.neck'
+        neck = build(self.owner.neck, what).eval()
+        try:
+            return outputs(neck, tensors(maps), what)
+        except Unfit:
+            return []
+
+    def place(self, old: list[Map]) -> list[Map]:
+        """Sets the new backbone, with a level for each old map; returns its maps."""
+        node = ConfigDict(type=f'lape_mm.{self.kind}', arch=self.arch, joining='default',
+                          drop_path_rate=DROP_PATH.get(self.arch.split('_')[-1], .1))
+        if self.scope != 'mmpretrain':
+            node.out_indices = self.levels(old)
+        self.owner.backbone = node
+        what = f'{self.where}.backbone'
+        return outputs(build(node, what).eval(), images(), what)
+
+    def levels(self, old: list[Map]) -> tuple[int, ...]:
+        """``out_indices`` of the new backbone."""
+        if any(one.stride is None for one in old):
+            raise Unfit(f'{self.where}.backbone: the old one gives a vector, not maps')
+        strides = ', '.join(f'{one.stride:g}' for one in old)
+        exact = [log2((one.stride or 1.) / 4) for one in old]
+        levels = tuple(min(LEVELS, key=lambda level: abs(one - level)) for one in exact)
+        index = lookup(self.owner, 'decode_head.in_index')
+        if {*levels} == {2} and index == list(LEVELS):  # UPerNet on a plain ViT wants a pyramid
+            levels, exact = LEVELS, list(LEVELS)
+        # boxes are placed by strides; segmentation heads resize
+        off = self.scope == 'mmdet' and any(abs(one - at) > .3 for one, at in zip(exact, levels))
+        if self.kind == 'DeiT':
+            if off or len({*levels}) > 2 or self.scope == 'mmdet' and {*levels} != {2}:
+                raise Unfit(f'{self.where} takes maps of strides {strides}, and DeiT has 16 alone: '
+                            'take vit_adapter_tiny')
+            depth = backbones.DeiT(arch=self.arch).depth
+            return tuple(depth * (number + 1) // len(old) - 1 for number in range(len(old)))
+        if off:
+            raise Unfit(f'{self.where} takes maps of strides {strides}, ours have 4, 8, 16 and 32')
+        if self.kind == 'Swin' and (list(levels) != sorted({*levels}) or levels[-1] != 3):
+            if self.scope == 'mmdet' or len(old) != 4:
+                raise Unfit(f'{self.where} takes maps of strides {strides}, and Swin gives 4, 8, '
+                            '16 and 32 once each: take vit_adapter_tiny')
+            return LEVELS
+        return levels
+
+    def settle(self, unmodified: Any, new: list[Map]) -> None:
+        """Builds the model; drops levels that nobody reads, and chooses ViT-Adapter's variant.
+
+        Args:
+            unmodified: the model as it was.
+            new: the new backbone's maps.
+
+        Raises:
+            Unfit: the model cannot be built, reads the old backbone itself, or needs compiled
+                operators.
+        """
+        try:
+            model: Any = build(self.cfg.model, 'model')
+        except Unfit as unfit:
+            try:
+                build(unmodified, 'model')
+            except Unfit as own:
+                raise Unfit(f'with its own backbone, too, the {own}') from own
+            raise unfit
+        check_backbone_attributes(model)
+        check_installed(model)
+        if self.scope == 'mmpretrain':
+            return
+        node = self.owner.backbone
+        inner = next(part for part in model.modules()
+                     if type(getattr(part, 'backbone', None)).__name__ == self.kind)
+        levels, read = node.out_indices, read_maps(inner, new)
+        if read is None or self.kind != 'ViTAdapter' and len(read) < len(levels):
+            self.cfg.find_unused_parameters = True  # for distributed runs
+        if self.kind == 'ViTAdapter':
+            kept = [levels[index] for index in read or range(len(levels))]
+            # a level that is read takes the place of one that nobody reads
+            node.out_indices = tuple(min(kept, key=lambda one: abs(one - level))
+                                     for level in levels)
+            whole = self.scope == 'mmseg' and {*node.out_indices} == {*LEVELS}
+            node.variant = 'segmentation' if whole else 'detection'
+
+
+def only_makes_pyramid(old: list[Map], after: list[Map]) -> bool:
+    """Whether a neck only gives the equal maps of a plain ViT different strides."""
+    return len(old) == len(after) > 1 and len({one.stride for one in old}) == 1 \
+        and len({one.stride for one in after}) == len(after)
+
+
+def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
+    """A neck or head whose channels are the new maps' wherever they were the old ones'."""
+    before, after = [one.channels for one in old], [one.channels for one in new]
+    if before == after:
+        return node
+    node, neck = deepcopy(node), name == 'neck'
+    last = -1 if name in ('decode_head', 'auxiliary_head') else None  # mmseg's in_index
+    first = node[0] if neck and isinstance(node, list) else node
+    part: Any
+    for path, part in [('', first)] if neck else walk({name: node}):
+        wide, read = part.get('out_channels'), part.get('in_channels')
+        # RoI extractors, and necks that hand the first maps on
+        if path.endswith('roi_extractor') or neck and isinstance(wide, (list, tuple)) \
+                and wide[:len(before)] == read:
+            part.out_channels = replaced(wide, before, after, None)
+        if 'c1_in_channels' in part:
+            part.c1_in_channels = replaced(part.c1_in_channels, before, after, 0)
+        if 'in_channels' in part:
+            was = part.in_channels
+            part.in_channels = replaced(was, before, after, part.get('in_index', last))
+            # FCNHead without convolutions
+            if part.get('num_convs') == 0 and part.get('channels') == was:
+                part.channels = part.in_channels
+    return node
+
+
+def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any:
+    """Channels after the change, of the same type; those that were not the old maps' stay.
+
+    Args:
+        index: of the maps that are read; None if that is not said.
+    """
+    table = dict(zip(before, after))
+    if not isinstance(value, (list, tuple)):
+        if isinstance(index, int):
+            table = {before[index]: after[index]}
+        return table.get(value, value)
+    if isinstance(index, (list, tuple)) and len(index) == len(value):
+        before, after = [before[one] for one in index], [after[one] for one in index]
+    if list(value[:len(before)]) == before:
+        return type(value)([*after, *value[len(before):]])
+    return type(value)(table.get(one, one) for one in value)
+
+
+def set_normalisation(cfg: Config) -> None:
+    """ImageNet's mean and standard deviation in RGB, and padding to multiples of 32."""
+    node: Any
+    for path, node in walk(dict(cfg.items())):
+        if re.fullmatch(PREPROCESSOR, path) and 'mean' in node:  # a tracker's reid has its own
+            node.update({key: list(value) for key, value in IMAGENET.items()})
+            node['to_rgb' if cfg.default_scope == 'mmpretrain' or 'to_rgb' in node
+                 else 'bgr_to_rgb'] = True
+            node.pop('rgb_to_bgr', None)
+            if node.get('pad_size_divisor', 32) % 32:
+                node.pad_size_divisor = 32
+
+
+def set_optimizer(cfg: Config) -> None:
+    """AdamW with layer-wise decay. An AdamW's own settings, ``clip_grad`` and the wrapper stay."""
+    wrapper: Any = cfg.get('optim_wrapper')
+    if not wrapper:
+        return  # a tracker that is only tested
+    own = wrapper.get('optimizer') or {}
+    if own.get('type') != 'AdamW':
+        wrapper.optimizer = ConfigDict(type='AdamW', betas=(.9, .999), **ADAMW[cfg.default_scope])
+        schedule: Any
+        for _, schedule in walk({'param_scheduler': cfg.get('param_scheduler')}):
+            if schedule.get('eta_min'):
+                schedule.eta_min *= wrapper.optimizer.lr / own.get('lr', wrapper.optimizer.lr)
+    wrapper.constructor = 'lape_mm.LayerDecayOptimWrapperConstructor'
+    wrapper.paramwise_cfg = ConfigDict(layer_decay_rate=LAYER_DECAY)

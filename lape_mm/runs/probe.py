@@ -1,0 +1,161 @@
+"""What a part of a model takes and gives, found out by running it without values."""
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from mmengine import registry
+from torch import Tensor, nn
+
+from lape_mm.requirements import build_mmcv
+from lape_mm.wording import first_line
+
+from .checks.build import WithoutValues
+from .config import entries, walk
+
+SIDE = 512  # pixels of the images
+
+
+class Map(NamedTuple):
+    """Channels and stride of one output; a pooled vector has stride None."""
+
+    channels: int
+    stride: float | None
+
+
+class Unfit(Exception):
+    """A part of a config that has no place for other maps; the message names it."""
+
+
+def build(node: Any, what: str) -> nn.Module:
+    """Builds a part, on the meta device unless it needs values; Unfit if that fails."""
+    node = deepcopy(node)
+    for _, one in walk(dict(node=node)):
+        if str(one.get('type')).endswith('SyncBN'):
+            one['type'] = 'BN'  # one process is enough here
+        one.pop('teacher_ckpt', None)  # which would be fetched
+    try:
+        try:
+            with WithoutValues():
+                part = registry.MODELS.build(deepcopy(node))
+        except (NotImplementedError, RuntimeError):
+            part = registry.MODELS.build(node)
+    except Exception as error:  # a constructor may raise anything
+        raise Unfit(f'{what} cannot be built: {short(error)}') from error
+    for one in part.modules():
+        if getattr(one, 'eps', 1) == 0:  # which torch refuses to compute with
+            one.eps = 1e-5
+    return part
+
+
+def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
+    """Channels and strides of what a part returns, on meta tensors or else on zeros on the CPU.
+
+    Args:
+        given: images or maps on the meta device.
+        what: the part's name for messages.
+        side: of the images.
+
+    Raises:
+        Unfit: it fails, or returns anything but maps or vectors.
+    """
+    try:
+        with torch.no_grad():
+            try:
+                found = part.to('meta')(given)
+            except Exception:  # whatever does not work without values
+                zeros = tuple(torch.zeros_like(one, device='cpu') for one in (
+                    [given] if isinstance(given, Tensor) else given))
+                part.to_empty(device='cpu')
+                for value in (*part.parameters(), *part.buffers()):
+                    value.zero_()  # operators may read outside of a map for NaN
+                found = part(zeros[0] if isinstance(given, Tensor) else zeros)
+    except Exception as error:
+        raise Unfit(f'{what} cannot be run: {short(error)}') from error
+    found = [found] if isinstance(found, Tensor) else found
+    if not isinstance(found, Sequence) or not all(
+            isinstance(one, Tensor) and one.dim() in (2, 4) for one in found):
+        raise Unfit(f'{what} gives something other than maps')
+    return [Map(one.shape[1], side / one.shape[3] if one.dim() == 4 else None) for one in found]
+
+
+def images(side: int = SIDE) -> Tensor:
+    """(2, 3, H, W) on the meta device."""
+    return torch.empty(2, 3, side, side, device='meta')
+
+
+def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
+    """Meta tensors (2, C, h, w) of these channels and strides."""
+    sides = [round(SIDE / (one.stride or SIDE)) for one in maps]
+    return tuple(torch.empty(2, one.channels, side, side, device='meta')
+                 for one, side in zip(maps, sides))
+
+
+def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
+    """Indices of the maps that the neck, or mmseg's heads, read; None where that cannot be said."""
+    if (neck := getattr(model, 'neck', None)) is not None:
+        parts = [neck[0] if isinstance(neck, nn.Sequential) else neck]
+    else:
+        heads = [getattr(model, name, None) for name in ('decode_head', 'auxiliary_head')]
+        parts = [one for head in heads if head is not None
+                 for one in (head if isinstance(head, nn.ModuleList) else [head])]
+    read: set[int] = set()
+    for part in parts:
+        given = tuple(one.requires_grad_() for one in tensors(maps))
+        try:
+            found = [value.sum() for _, value in entries(dict(found=part.to('meta')(given)))
+                     if isinstance(value, Tensor) and value.requires_grad]
+            grads = torch.autograd.grad(torch.stack(found).sum(), given, allow_unused=True)
+        except Exception:  # it needs values
+            return None
+        read |= {index for index, grad in enumerate(grads) if grad is not None}
+    return read or {*range(len(maps))}
+
+
+def check_backbone_attributes(model: nn.Module) -> None:
+    """Raises Unfit if a part's code reads an attribute that its backbone does not have."""
+    for part in model.modules():
+        backbone = getattr(part, 'backbone', None)
+        for cls in type(part).__mro__ if isinstance(backbone, nn.Module) else ():
+            text = code(cls)
+            for name in re.findall(r'self\.backbone\.(\w+)', text):
+                if not hasattr(backbone, name) and f"hasattr(self.backbone, '{name}')" not in text:
+                    raise Unfit(f'{cls.__name__} reads backbone.{name}, which the old backbone '
+                                'alone has')
+
+
+def check_installed(model: nn.Module) -> None:
+    """Raises Unfit if a part needs a package or an operator of mmcv that is not there."""
+    for path, part in model.named_modules():
+        module = sys.modules[type(part).__module__]
+        if module.__name__.startswith('mmcv.ops.'):
+            operators = vars(getattr(module, 'ext_module', module))
+            for called in re.findall(r'ext_module\.(\w+)', code(module)):
+                if called not in operators:
+                    raise Unfit(f'model.{path} needs the compiled operator {called} of mmcv: '
+                                f'{build_mmcv()}')
+        # what a toolbox has imported if it could; its heads look at it when they compute a loss
+        for name in re.findall(r'except ImportError:\n +(\w+) = None', code(module)):
+            if vars(module).get(name, module) is None and re.search(
+                    rf'\b{name}\b', code(type(part))):
+                line = re.search(rf'.*\bimport\b.*\b{name}\b', code(module))
+                raise Unfit(f'model.{path} needs a package that is not installed'
+                            + (f': {line[0].strip()}' if line else ''))
+
+
+def code(what: Any) -> str:
+    """The source of a class or module of a toolbox; '' where there is none."""
+    try:
+        return inspect.getsource(what)
+    except (OSError, TypeError):
+        return ''
+
+
+def short(error: Exception) -> str:
+    """An error in a line."""
+    return f'{type(error).__name__}: {first_line(error)}'
