@@ -1,71 +1,88 @@
 #!/usr/bin/env python
-"""Top-1 or mIoU of an ONNX file on a drawn data set, by onnxruntime alone: without torch.
+"""Top-1, mIoU or box and mask AP of an ONNX file by lape_mm.runtime: without torch.
 
+    python benchmarks/onnx_accuracy.py mask_rcnn.onnx data/scenes/coco
     python benchmarks/onnx_accuracy.py upernet.onnx data/scenes/ade
     python benchmarks/onnx_accuracy.py deit.onnx data/scenes/imagenet
 
-The folder has ADE20K's layout (``{images,annotations}/validation``, label 0 is ignored) or
-ImageNet's (``val/<class>/``). Prints a line of JSON; the figure is that of tools/test.py.
+The folder has COCO's layout (``annotations/instances_val2017.json``, needs pycocotools), ADE20K's
+(``{images,annotations}/validation``, label 0 is ignored) or ImageNet's (``val/<class>/``). Prints
+a line of JSON; the figures are those of tools/test.py.
 """
 import argparse
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
-import cv2
 import numpy as np
 import onnxruntime
+from PIL import Image
 
-BATCH = 8
+from lape_mm.runtime import Model
 
-
-def read(path: Path, size: tuple[int, int]) -> np.ndarray:
-    """(3, H, W), float32, 0..255, in OpenCV's BGR, at the file's size."""
-    image = cv2.imread(str(path))
-    if image.shape[:2] != size:
-        image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
-    return image.transpose(2, 0, 1).astype(np.float32)
+NEEDED = {'classifier': 'val', 'segmenter': 'images/validation',
+          'detector': 'annotations/instances_val2017.json'}
 
 
-def outputs(session: onnxruntime.InferenceSession, paths: list[Path], size: tuple[int, int]):
-    """Yields each path with its logits, without the batch axis."""
-    for start in range(0, len(paths), BATCH):
-        part = paths[start:start + BATCH]
-        output, = session.run(None, {'image': np.stack([read(path, size) for path in part])})
-        yield from zip(part, output)
-
-
-def top1(session: onnxruntime.InferenceSession, root: Path, size: tuple[int, int]) -> dict:
-    """The share of images whose largest logit is their folder's, folders sorted by name."""
+def top1(model: Model, root: Path) -> dict:
+    """The share of images whose first class is their folder's, folders sorted by name."""
     folders = sorted(path.name for path in (root / 'val').iterdir() if path.is_dir())
     paths = sorted(path for path in (root / 'val').rglob('*') if path.is_file())
-    right = sum(folders[int(output.argmax())] == path.parent.name
-                for path, output in outputs(session, paths, size))
-    return dict(metric='top1', value=round(100 * right / len(paths), 2), images=len(paths))
+    right = sum(folders[model(path).labels[0]] == path.parent.name for path in paths)
+    return dict(top1=round(100 * right / len(paths), 2), images=len(paths))
 
 
-def mean_iou(session: onnxruntime.InferenceSession, root: Path, size: tuple[int, int]) -> dict:
+def mean_iou(model: Model, root: Path) -> dict:
     """mIoU over the pixels whose label is not 0, at the label maps' size, as mmseg counts it."""
     paths = sorted(path for path in (root / 'images/validation').rglob('*') if path.is_file())
     hits = total = 0
-    for path, output in outputs(session, paths, size):
-        labels = cv2.imread(str(root / 'annotations/validation' / f'{path.stem}.png'),
-                            cv2.IMREAD_GRAYSCALE)
-        if output.shape[1:] != labels.shape:
-            output = np.stack([cv2.resize(plane, labels.shape[::-1],
-                                          interpolation=cv2.INTER_LINEAR) for plane in output])
-        classes, known = len(output), labels > 0
-        truth, found = labels[known].astype(int) - 1, output.argmax(axis=0)[known]
-        hits = hits + np.bincount(truth[truth == found], minlength=classes)
-        total = total + np.bincount(truth, minlength=classes) + np.bincount(found,
-                                                                            minlength=classes)
+    for path in paths:
+        labels = np.asarray(Image.open(root / 'annotations/validation' / f'{path.stem}.png'))
+        known = labels > 0
+        truth, found = labels[known].astype(int) - 1, model(path).label_map[known]
+        hits = hits + np.bincount(truth[truth == found], minlength=256)
+        total = total + np.bincount(truth, minlength=256) + np.bincount(found, minlength=256)
     union = total - hits
     iou = hits[union > 0] / union[union > 0]
-    return dict(metric='mIoU', value=round(100 * float(iou.mean()), 2), images=len(paths))
+    return dict(mIoU=round(100 * float(iou.mean()), 2), images=len(paths))
+
+
+def average_precision(model: Model, root: Path) -> dict:
+    """Box and mask AP as COCO counts them."""
+    from pycocotools import mask as coco_mask
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+    rows = []
+    with redirect_stdout(sys.stderr):
+        coco = COCO(str(root / NEEDED['detector']))
+        ids = {entry['name']: entry['id'] for entry in coco.dataset['categories']}
+        for index, image in coco.imgs.items():
+            found = model(root / 'val2017' / image['file_name'])
+            masks = [None] * len(found.boxes) if found.masks is None else found.masks
+            for label, score, box, mask in zip(found.labels, found.scores, found.boxes, masks):
+                rows.append(dict(
+                    image_id=index, category_id=ids[found.names[label]], score=float(score),
+                    bbox=[*map(float, (*box[:2], *(box[2:] - box[:2])))]))
+                if mask is not None:
+                    rows[-1]['segmentation'] = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+        if not rows:
+            return dict(bbox_AP=0., images=len(coco.imgs))
+        made = {}
+        for kind in ('bbox', 'segm') if 'segmentation' in rows[0] else ('bbox',):
+            # pycocotools takes areas from the box where there is one
+            given = [{key: value for key, value in row.items() if kind == 'bbox' or key != 'bbox'}
+                     for row in rows]
+            run = COCOeval(coco, coco.loadRes(given), kind)
+            run.evaluate()
+            run.accumulate()
+            run.summarize()
+            made[f'{kind}_AP'] = round(100 * float(run.stats[0]), 2)
+    return dict(made, images=len(coco.imgs))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 for a file that is neither a classifier nor a segmenter."""
+    """The command line; 2 for another file, or a folder of another task."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('file', help='ONNX file of tools/export_onnx.py')
     parser.add_argument('data', type=Path, help='folder of the data set')
@@ -73,20 +90,17 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
-    session = onnxruntime.InferenceSession(args.file, options, providers=['CPUExecutionProvider'])
-    notes = {key: json.loads(value)
-             for key, value in session.get_modelmeta().custom_metadata_map.items()}
-    measure = dict(classifier=top1, segmenter=mean_iou).get(notes.get('task'))
-    if measure is None:
-        print(f'error: {args.file} is no classifier or segmenter of tools/export_onnx.py',
-              file=sys.stderr)
+    try:
+        model = Model(args.file, options)
+    except ValueError as error:
+        print(f'error: {error}', file=sys.stderr)
         return 2
-    part = args.data / ('images/validation' if measure is mean_iou else 'val')
-    if not part.is_dir():
-        print(f'error: there is no folder {part}', file=sys.stderr)
+    if not (args.data / NEEDED[model.task]).exists():
+        print(f'error: there is no {args.data / NEEDED[model.task]}', file=sys.stderr)
         return 2
-    print(json.dumps({**measure(session, args.data, tuple(notes['img_size'])),
-                      'config': notes['config'], 'joining': notes['joining']}))
+    measure = dict(classifier=top1, segmenter=mean_iou, detector=average_precision)[model.task]
+    print(json.dumps({**measure(model, args.data), 'int8': model.notes['int8'],
+                      'config': model.notes.get('config'), 'joining': model.notes.get('joining')}))
     return 0
 
 

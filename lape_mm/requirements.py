@@ -70,6 +70,8 @@ def install_hint(module: str) -> str:
                 f'stack (the {module} of upstream OpenMMLab works as well)')
     if module in EXPORT:
         return f'{module} is not installed: pip install "lape_mm[export]"'
+    if module == 'gradio':
+        return 'gradio is not installed: pip install "lape_mm[demo]"'
     return f'{module} is not installed: pip install {module}'
 
 

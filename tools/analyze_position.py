@@ -23,7 +23,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
                         'CONFIG.py=CHECKPOINT')
     parser.add_argument('--num-images', type=int, default=16, help='at most (default: 16)')
     arguments.add_size(parser, 'that images are resized to (default: the size that the position '
-                       'embedding is made for)', required=False)
+                       'embedding is made for)')
     arguments.add_model(parser)
     arguments.add_trust(parser)
     return parser.parse_args(argv)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Export a trained model to ONNX, compared with PyTorch on real images before it is written.
 
-    python tools/export_onnx.py configs/quickstart/upernet.py CHECKPOINT upernet.onnx --img-size 128
+    python tools/export_onnx.py configs/quickstart/upernet.py CHECKPOINT upernet.onnx
 """
 import argparse
 import sys
@@ -15,10 +15,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('out', metavar='OUT.onnx', help='file to write')
-    arguments.add_size(parser, 'of all images that the file will see')
+    arguments.add_size(parser, "of the file's input (default: that of the config's test pipeline)")
     parser.add_argument('--images', metavar='FOLDER',
-                        help='images for the comparison (default: those that the config tests on)')
+                        help='images for the comparison and for the calibration of --int8 static '
+                        '(default: those that the config tests on)')
     parser.add_argument('--opset', type=int, default=18, help='of the file, 18 (default) to 23')
+    parser.add_argument('--int8', choices=['dynamic', 'static'], help='quantise the file: '
+                        'linear layers, or also convolutions with ranges of 64 images')
     arguments.add_model(parser)
     arguments.add_trust(parser)
     return parser.parse_args(argv)

@@ -2,6 +2,7 @@
 """Train with a config of mmpretrain, mmdet or mmseg.
 
     python tools/train.py configs/quickstart/mask_rcnn.py --joining mpvg
+    python tools/train.py mask_rcnn --data photos --epochs 24 --img-size 640
     python tools/train.py mmdet::atss/atss_r50_fpn_1x_coco.py --backbone vit_adapter_tiny
 """
 import argparse
@@ -13,7 +14,8 @@ from lape_mm.runs.errors import exit_status
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Train a model')
-    parser.add_argument('config', help='config file')
+    parser.add_argument('config', help='config file, or mask_rcnn, upernet, segmenter or deit, '
+                        'also with _small or _base')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on from a checkpoint; without a value from the one that '
                         'was written last into the work folder, if there is one')
@@ -24,6 +26,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--strict-data', action='store_true',
                         help='end the run at the first sample that cannot be used, instead of '
                         'leaving it out')
+    arguments.add_data(parser)
     parser.add_argument('--ema', action='store_true', help='validate and test with an exponential '
                         'moving average of the weights')
     parser.add_argument('--act-checkpoint', action='store_true', help='gradient checkpointing: '

@@ -2,8 +2,7 @@
 # cores. Its checkpoint starts quickstart/mask_rcnn.py, whose ViT has the same sizes:
 #   --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/deit/epoch_16.pth
 #
-# For your own class folders drop `scenes`, point `data_root` at them and set `classes` and
-# `num_classes`; for ImageNet itself see configs/deit.
+# For your own class folders pass --data FOLDER; for ImageNet itself see configs/deit.
 _base_ = '../_base_/runtime_cls.py'
 
 data_root = '{{$LAPE_MM_SCENES:data/scenes}}/imagenet'

@@ -1,9 +1,8 @@
 # Mask R-CNN with a small ViT-Adapter, from scratch on scenes that the package draws itself: about
 # five minutes on two CPU cores.
 #
-# The model is that of configs/mask_rcnn, cut down until two cores keep up. For your own COCO-style
-# data drop `scenes`, point `data_root` at it, and set `classes`, `palette` and both `num_classes`;
-# for COCO itself see configs/mask_rcnn.
+# The model is that of configs/mask_rcnn, cut down until two cores keep up. For your own data
+# pass --data FOLDER; for COCO itself see configs/mask_rcnn.
 _base_ = ['../_base_/models/mask_rcnn_vit_adapter_fpn.py', '../_base_/runtime_det.py']
 
 data_root = '{{$LAPE_MM_SCENES:data/scenes}}/coco'

@@ -137,7 +137,7 @@ ARCHS: dict[str, Arch] = {**{name: Arch(sizes) for name, sizes in SIZES.items()}
                           **dict(published())}
 
 
-def resolve_vit(arch: str | Mapping, more: Mapping = {}, **given) -> tuple[dict, dict]:  # noqa: B006
+def resolve_vit(arch: str | Mapping, more: Mapping | None = None, **given) -> tuple[dict, dict]:
     """The settings of an architecture, and the backbone's arguments of `DEFAULTS`.
 
     Args:
@@ -149,7 +149,7 @@ def resolve_vit(arch: str | Mapping, more: Mapping = {}, **given) -> tuple[dict,
         ValueError: see `resolve_arch`, or for a setting outside of `CHOICES`.
     """
     sizes = resolve_arch(arch, {name: entry.settings for name, entry in ARCHS.items()},
-                         {**DETAILS, **more})
+                         {**DETAILS, **(more or {})})
     for name, allowed in CHOICES.items():
         if sizes[name] not in allowed:
             raise ValueError(f'arch.{name}={sizes[name]!r}: expected one of {allowed}')

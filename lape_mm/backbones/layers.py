@@ -71,7 +71,7 @@ class Attention(nn.Module):
         self.rotary_halves = rotary_halves
         self.relative_position_bias_table = bias_table
         self.pe_norm = pe_norm
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias is True)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=bool(qkv_bias) and qkv_bias != 'qv')
         self.q_bias, self.v_bias = (nn.Parameter(torch.zeros(dim)) if qkv_bias == 'qv' else None
                                     for _ in 'qv')
         self.q_norm, self.k_norm = (nn.LayerNorm(dim // num_heads, eps=norm_eps) if qk_norm

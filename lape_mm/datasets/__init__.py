@@ -1,1 +1,1 @@
-"""The built-in data set: scenes of plain shapes that the package draws itself (``scenes.py``)."""
+"""The data set that the package draws (``scenes.py``), and users' own (``folders.py``)."""

@@ -1,5 +1,7 @@
 """Exports trained models for other runtimes.
 
-    graph   the part of a classifier, segmenter or detector that is exported
-    onnx    ONNX files, written only if onnxruntime reproduces PyTorch's outputs
+    graph      what is exported of a classifier, segmenter or detector
+    detector   the heads of Mask R-CNN and Faster R-CNN in operators that ONNX has
+    onnx       ONNX files, written only if onnxruntime reproduces PyTorch's outputs
+    int8       quantisation of such files
 """

@@ -1,4 +1,4 @@
-"""The exported part of a model: from raw images to logits, or to a detector's maps."""
+"""The exported part of a model: from raw images to logits or detections."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .detector import Detector
 
 
 class Graph(nn.Module):
@@ -16,7 +18,7 @@ class Graph(nn.Module):
 
         classifier   logits (B, classes)
         segmenter    logits (B, classes, H, W), resized to the image as mmseg does before argmax
-        detector     the maps of its neck, (B, C, h, w) each
+        detector     boxes, scores, labels and masks, see `Detector`
 
     Args:
         model: of mmpretrain, mmseg or mmdet, with its ``data_preprocessor``.
@@ -32,29 +34,34 @@ class Graph(nn.Module):
         self.model: Any = model
         self.img_size = tuple(img_size)
         self.task = task_of(model)
+        self.detector: Any = Detector(model, img_size) if self.task == 'detector' else None
         mean, std, swaps = normalisation(model.data_preprocessor)
         self.swaps_channels = swaps != turned
         self.register_buffer('mean', mean)
         self.register_buffer('std', std)
 
-    def output_names(self, outputs: Sequence[Tensor]) -> list[str]:
-        """A name for each output."""
-        if self.task == 'detector':
-            return [f'map{level}' for level in range(len(outputs))]
-        return ['logits']
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return ['logits'] if self.detector is None else self.detector.outputs
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Images to a tuple of outputs, see the class."""
+    def normalise(self, image: Tensor) -> Tensor:
+        """Images as the backbone gets them."""
         if self.swaps_channels:
             # flip is exported as a slice with a negative step
             image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
         if self.mean is not None and self.std is not None:
             image = (image - self.mean) / self.std
+        return image
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Images to a tuple of outputs, see the class."""
+        image = self.normalise(image)
         if self.task == 'classifier':
             return (self.model(image, mode='tensor'),)
         if self.task == 'segmenter':
             return (self.model.encode_decode(image, [dict(img_shape=self.img_size)]),)
-        return tuple(self.model.extract_feat(image))
+        return self.detector(self.model.extract_feat(image))
 
 
 def task_of(model: nn.Module) -> str:

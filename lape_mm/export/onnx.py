@@ -10,17 +10,24 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
 from lape_mm.backbones import fold
 from lape_mm.requirements import require
 from lape_mm.wording import first_line
 
+from .detector import translations
 from .graph import Graph
+from .int8 import quantise
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 OPSETS = (18, 23)  # of PyTorch's exporter; lower ones cannot express padding
+ROI_ALIGN = 21  # onnxruntime has no newer RoiAlign on the CPU
 BATCHES = (1, 3)
 TOLERANCE = 1e-4
+# of detections: their scores, the overlap of their boxes, and the share that may have no partner,
+# since scores or overlaps that are nearly equal may come in either order
+SCORE_TOLERANCE, OVERLAP, UNMATCHED = 1e-3, .99, .01
 
 
 class ExportError(ValueError):
@@ -28,25 +35,28 @@ class ExportError(ValueError):
 
 
 def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
-                opset: int = OPSETS[0], turned: bool = False,
+                opset: int = OPSETS[0], turned: bool = False, int8: str | None = None,
                 notes: Mapping | None = None) -> float:
     """Folds a model, exports its `Graph`, compares it with the unfolded model, and writes it.
 
     The file takes ``image``, see `Graph`, with any batch and one size. Its metadata has ``task``,
-    ``img_size``, ``swaps_channels``, ``folded`` and the notes, as JSON.
+    ``img_size``, ``swaps_channels``, ``mean``, ``std``, ``folded``, ``int8`` and the notes, as
+    JSON.
 
     Args:
         model: of mmpretrain, mmseg or mmdet around a backbone of this package; it is set to
             evaluation mode and not changed otherwise.
         images: raw images to compare on, (channels, H, W) of one size, as the config's pipeline
-            reads them; three are used, fewer are repeated.
+            reads them; three are compared, fewer are repeated. int8='static' calibrates on all.
         out: file to write.
         opset: of the file.
         turned: see `Graph`.
+        int8: quantise the compared file: one of `INT8`, see `quantise`.
         notes: more metadata, such as the classes.
 
     Returns:
-        the largest difference between onnxruntime and PyTorch, relative to the output's scale.
+        the largest difference between onnxruntime and PyTorch, relative to the output's scale;
+        for a detector the largest difference of two scores. Both before quantisation.
 
     Raises:
         ImportError: a package is missing; says how to install it.
@@ -61,16 +71,26 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
         folded = Graph(fold(model, size), size, turned=turned).eval()
     except ValueError as error:
         raise ExportError(str(error)) from error
+    if plain.detector is not None and opset > ROI_ALIGN:
+        raise ExportError(f'opset {opset}: detectors need {OPSETS[0]} to {ROI_ALIGN}, whose '
+                          'RoiAlign onnxruntime has on the CPU')
     batch = torch.stack([images[index % len(images)] for index in range(max(BATCHES))]).float()
     content = trace(folded, batch[:2], opset, {
         'task': folded.task, 'img_size': size, 'swaps_channels': folded.swaps_channels,
-        'folded': True, **(notes or {})})
-    difference = compare(content, plain, batch)
-    if not difference <= TOLERANCE:  # nan included
+        'mean': listed(folded.mean), 'std': listed(folded.std), 'folded': True,
+        'int8': int8, **(notes or {})})
+    difference = (compare if plain.detector is None else compare_detections)(content, plain, batch)
+    tolerance = TOLERANCE if plain.detector is None else SCORE_TOLERANCE
+    if not difference <= tolerance:  # nan included
         raise ExportError(f'onnxruntime and PyTorch differ by {difference:.1e} of the output\'s '
-                          f'scale, more than {TOLERANCE:.0e}: nothing was written')
-    write(content, Path(out))
+                          f'scale, more than {tolerance:.0e}: nothing was written')
+    write(quantise(content, int8, images) if int8 else content, Path(out))
     return difference
+
+
+def listed(values: Tensor | None) -> list[float] | None:
+    """Mean or std, (channels, 1, 1), for the metadata."""
+    return None if values is None else values.flatten().tolist()
 
 
 @torch.no_grad()
@@ -80,14 +100,14 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
     Raises:
         ExportError: PyTorch's exporter cannot express the model.
     """
-    names = graph.output_names(graph(images))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             program = torch.onnx.export(
                 graph, (images,), dynamo=True, opset_version=opset, verbose=False,
                 dynamic_shapes=({0: torch.export.Dim('batch')},),
-                input_names=['image'], output_names=names)
+                input_names=['image'], output_names=graph.outputs,
+                custom_translation_table=translations())
         assert program is not None  # for mypy; dynamo returns a program
     except Exception as error:  # the exporter can raise anything
         cause = error.__cause__ or error
@@ -131,6 +151,56 @@ def compare(content: bytes, graph: nn.Module, images: Tensor) -> float:
             finite = torch.isfinite(a).all() and torch.isfinite(b).all()
             gap = (a - b).abs().max() / b.abs().max().clamp(min=1e-12)
             worst = max(worst, gap.item() if finite else float('inf'))
+    return worst
+
+
+@torch.no_grad()
+def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
+    """The largest difference between the scores of a file's and of mmdet's detections.
+
+    Args:
+        content: of the file.
+        graph: of the unfolded model.
+        images: (B, channels, H, W); the batches of `BATCHES` are taken from it.
+
+    Raises:
+        ExportError: labels, scores, boxes or masks differ by more than the tolerances above.
+    """
+    from lape_mm.runtime import paste
+    assert graph.detector is not None
+    cfg, size = graph.detector.roi.test_cfg, graph.img_size
+    total = lost = differ = area = 0
+    worst = 0.
+    for batch in BATCHES:
+        maps = graph.model.extract_feat(graph.normalise(images[:batch]))
+        for theirs, ours in zip(graph.detector.reference(maps),
+                                zip(*run_onnx(content, images[:batch]))):
+            boxes, scores, labels, *masks = (part[ours[1] > 0] for part in ours)
+            gap = (theirs.scores[:, None] - scores).abs()
+            same = (gap < SCORE_TOLERANCE) & (theirs.labels[:, None] == labels) & (
+                (box_iou(theirs.bboxes, boxes) > OVERLAP)
+                | (torch.cdist(theirs.bboxes, boxes, p=float('inf')) < .01))  # no area
+            # at the cut the last detection may be another one
+            cut = SCORE_TOLERANCE + max(cfg.score_thr, *(
+                found.min().item() for found in (theirs.scores, scores)
+                if len(found) == cfg.max_per_img), 0.)
+            total += len(theirs.scores)
+            lost += int((~same.any(1) & (theirs.scores > cut)).sum()
+                        + (~same.any(0) & (scores > cut)).sum())
+            worst = max([worst, *gap[same].tolist()])
+            # mmdet pastes the mask of an empty box over whole rows
+            rows, pairs = (same & (boxes[:, 2:] > boxes[:, :2]).all(1)).nonzero(as_tuple=True)
+            if masks and len(rows):
+                mine = torch.from_numpy(paste(masks[0][pairs].numpy(), boxes[pairs].numpy(), size,
+                                              cfg.mask_thr_binary))
+                differ += int((mine ^ theirs.masks[rows]).sum())
+                area += int((mine | theirs.masks[rows]).sum())
+    if not total:
+        raise ExportError('PyTorch detects nothing in the images of the comparison: give others')
+    if lost > UNMATCHED * total or differ > UNMATCHED * area:
+        raise ExportError(f'{lost} of {total} detections of onnxruntime and PyTorch have no '
+                          f'partner, and {differ} of {area} pixels of the masks differ: '
+                          'nothing was written')
     return worst
 
 

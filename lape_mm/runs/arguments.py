@@ -66,10 +66,38 @@ class SizeAction(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_size(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
+def add_size(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --img-size; ``what`` completes its help."""
     parser.add_argument('--img-size', nargs='+', type=int, action=SizeAction, metavar='PIXELS',
-                        required=required, help=f'side, or height and width, {what}')
+                        help=f'side, or height and width, {what}')
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that put a folder of data, and a length and size of a run, into a config."""
+    def above_zero(kind):
+        def read(text):
+            value = kind(text)
+            if value <= 0:
+                raise argparse.ArgumentTypeError(f'{text}: expected a number above 0')
+            return value
+        return read
+    group = parser.add_argument_group('your own data', 'docs/your_own_data.md shows the layouts')
+    group.add_argument('--data', metavar='FOLDER', help='images in the layout of COCO, PASCAL VOC '
+                       'or YOLO, with label maps, or in a folder per class; the config follows')
+    group.add_argument('--epochs', type=above_zero(int), metavar='N',
+                       help='length of the run; warm-up and milestones follow')
+    group.add_argument('--img-size', type=above_zero(int), metavar='PIXELS',
+                       help="side of a classifier's or segmentation model's crops, shorter side of "
+                       "a detector's images; other sizes follow")
+    group.add_argument('--batch', type=above_zero(int), metavar='N', help='images a process')
+    group.add_argument('--lr', type=above_zero(float), metavar='RATE',
+                       help="learning rate; otherwise --data and --batch scale the recipe's")
+    group.add_argument('--ignore-index', type=int, metavar='ID',
+                       help='id in label maps that is no class; 0 means --reduce-zero-label')
+    group.add_argument('--reduce-zero-label', action='store_true', default=None,
+                       help='0 in label maps is unlabelled, and classes begin at 1')
+    group.add_argument('--dry', action='store_true', default=None,
+                       help='a few small images, two epochs: does it fit together?')
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +105,15 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--trust-checkpoint', action='store_true',
                         help='load checkpoints without a check and run the code that they may '
                         'hold: only for files whose author you trust')
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of tools/predict.py and tools/demo.py."""
+    parser.add_argument('--score', type=float, default=.3,
+                        help='least score of an object, 0..1 (default: 0.3)')
+    parser.add_argument('--joining', type=joining, nargs='+',
+                        help='of the checkpoints: one for all, or one each')
+    add_trust(parser)
 
 
 def apply_trust(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from importlib.util import find_spec
 from inspect import signature
@@ -25,14 +25,16 @@ ABSENT = object()  # a setting that a config does not have
 
 
 def load_config(path: str, *, options: Mapping | None = None, backbone: str | None = None,
-                joining: str | Mapping | None = None, work_dir: str | None = None) -> Config:
-    """Reads a config and applies --backbone, --cfg-options, --joining, --work-dir in turn.
+                joining: str | Mapping | None = None, work_dir: str | None = None,
+                edit: Callable[[Config], None] | None = None) -> Config:
+    """Reads a config and applies --backbone, `edit`, --cfg-options, --joining, --work-dir.
 
     What --backbone changes is printed, a line "key: was -> is" each.
 
     Args:
         path: a file, or ``mmdet::``, ``mmseg::``, ``mmpretrain::`` or ``lape_mm::`` and the path
             of a config that the installed package ships.
+        edit: changes the config in place.
 
     Raises:
         RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
@@ -61,6 +63,8 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     if backbone:
         from .backbone import set_backbone
         set_backbone(cfg, backbone)
+    if edit is not None:
+        edit(cfg)
     merge_options(cfg, options or {})
     check_retired(cfg)
     if joining is not None:

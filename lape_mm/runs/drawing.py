@@ -1,18 +1,22 @@
-"""Pictures of predictions, for the three toolboxes alike."""
+"""Pictures of ground truth and predictions, for the three toolboxes alike."""
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import VISUALIZERS
+from mmengine.registry import DATASETS, VISUALIZERS
+from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
 LEAST_SIDE = 320  # pixels of a drawn image's shorter side: below, labels cannot be read
+TILES = 12  # pictures on a sheet
 # each toolbox's hook, and the argument that makes it draw
 DRAWS = {'mmdet': ('DetVisualizationHook', 'draw'), 'mmseg': ('SegVisualizationHook', 'draw'),
          'mmpretrain': ('VisualizationHook', 'enable')}
@@ -35,6 +39,49 @@ def draw_tested(cfg: Config, folder: str) -> None:
         cfg.visualizer.save_dir = folder
     else:
         hook.update(out_dir=folder, interval=1)
+
+
+def draw_truth(runner: Runner) -> str:
+    """Draws some training images with their ground truth; returns the sheet's path."""
+    source = runner.cfg.train_dataloader.dataset
+    while 'dataset' in source or 'datasets' in source:
+        source = source['dataset'] if 'dataset' in source else source['datasets'][0]
+    steps = [step for step in source['pipeline'] if str(step['type']).split('.')[-1].startswith(
+        ('LoadImage', 'LoadAnnotations', 'Pack'))]
+    dataset = DATASETS.build(dict(source, pipeline=steps))
+    visualizer = runner.visualizer
+    visualizer.dataset_meta, pictures = dataset.metainfo, []
+    with TemporaryDirectory() as folder:
+        for index in np.unique(np.linspace(0, len(dataset) - 1, TILES).astype(int)).tolist():
+            packed, out = dataset[index], f'{folder}/{index}.png'
+            image = np.ascontiguousarray(packed['inputs'].numpy()[::-1].transpose(1, 2, 0))
+            sample = packed['data_samples']
+            if hasattr(visualizer, 'visualize_cls'):
+                visualizer.visualize_cls(image, sample, classes=dataset.metainfo['classes'],
+                                         draw_pred=False, resize=LEAST_SIDE, out_file=out)
+            else:
+                if 'gt_instances' in sample:
+                    boxes = sample.gt_instances.bboxes
+                    sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)
+                visualizer.add_datasample('truth', image, sample, draw_pred=False, out_file=out)
+            pictures.append(out)
+        return sheet(pictures, f'{runner.work_dir}/truth.jpg')
+
+
+def sheet(pictures: Sequence[str | os.PathLike], path: str) -> str:
+    """Puts pictures into tiles of one file, four in a row; returns its path."""
+    tiles = []
+    for picture in pictures:
+        image: Any = cv2.imread(str(picture))
+        scale = LEAST_SIDE / max(image.shape[:2])
+        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+        down, right = (LEAST_SIDE + 8 - side for side in image.shape[:2])
+        tiles.append(cv2.copyMakeBorder(image, 0, down, 0, right, cv2.BORDER_CONSTANT,
+                                        value=(255, 255, 255)))
+    tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % 4)
+    cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + 4])
+                                 for start in range(0, len(tiles), 4)]))
+    return path
 
 
 class EnlargedDrawing:

@@ -1,8 +1,10 @@
 """tools/export_onnx.py: from a config and a checkpoint to an ONNX file."""
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -10,6 +12,7 @@ from mmengine.registry import DATASETS
 from rich.console import Console
 from torch import Tensor
 
+from lape_mm.checkpoints.files import dataset_meta
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.export.onnx import BATCHES, NEEDED, OPSETS, ExportError, export_onnx
@@ -20,16 +23,19 @@ from .arguments import apply_trust
 from .checks.build import build_model
 from .config import load_config, our_backbones
 from .errors import RunError
-from .images import find_images, fit, read_image, turns_channels
+from .images import find_images, fit, read_image, test_steps, turns_channels
 from .loading import check_fits
+
+CALIBRATION = 64  # images for static quantisation
 
 
 def export(args: Namespace) -> None:
     """Exports the model, compares it with PyTorch, writes the file and describes it.
 
     Args:
-        args: config, checkpoint, out, img_size (side, or height and width), images (None or a
-            folder), opset, joining, cfg_options, trust_checkpoint.
+        args: config, checkpoint, out, img_size (None, side, or height and width), images (None
+            or a folder), opset, int8 (None, 'dynamic', 'static'), joining, cfg_options,
+            trust_checkpoint.
 
     Raises:
         RunError: something is missing, or the file's outputs differ from PyTorch's.
@@ -42,33 +48,81 @@ def export(args: Namespace) -> None:
         raise RunError(f'--opset {args.opset}: expected {OPSETS[0]} to {OPSETS[1]}')
     if Path(args.out).is_dir() or not args.out.endswith('.onnx'):
         raise RunError(f'{args.out}: expected a file name that ends with .onnx')
-    height, width = size = (args.img_size * 2)[:2]
-    if min(size) < 1:
-        raise RunError(f'--img-size {height} {width}: expected at least one pixel')
+    if args.img_size and min(args.img_size) < 1:
+        raise RunError(f'--img-size {args.img_size[0]}: expected at least one pixel')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
                       backbone=getattr(args, 'backbone', None))
     turned = turns_channels(cfg)
+    size, notes = preparation(cfg)
+    if args.img_size:
+        size = tuple((args.img_size * 2)[:2])
+    elif size is None:
+        raise RunError("the config's test pipeline has no size: give --img-size")
+    height, width = size
+    most = CALIBRATION if args.int8 == 'static' else max(BATCHES)
     # BGR as OpenCV reads it, which is what the exported model takes
     images = [fit(torch.from_numpy(read_image(path)).permute(2, 0, 1), size)
-              for path in find_images(args.images, max(BATCHES))] if args.images else \
-        [image.flip(0) if turned else image for image in validation_images(cfg, size)]
+              for path in find_images(args.images, most)] if args.images else \
+        [image.flip(0) if turned else image for image in test_images(cfg, size, most)]
     joining = next((backbone.get('joining', 'default') for _, backbone in our_backbones(cfg)), None)
     install_safe_loader()
     model = build_model(cfg).eval()
-    model.load_state_dict(unwrap(check_fits(model, args.checkpoint)))
+    content = check_fits(model, args.checkpoint)
+    model.load_state_dict(unwrap(content))
+    notes['names'] = [str(name) for name in dataset_meta(content).get('classes') or ()]
     try:
         with Console(stderr=True).status('exporting, and comparing with PyTorch'):
             difference = export_onnx(
-                model, images, args.out, opset=args.opset, turned=turned,
-                notes=dict(config=Path(args.config).name, joining=joining))
+                model, images, args.out, opset=args.opset, turned=turned, int8=args.int8,
+                notes=dict(notes, config=Path(args.config).name, joining=joining))
     except ExportError as error:
         raise RunError(str(error)) from error
+    scale = 'in a score' if hasattr(model, 'roi_head') else "of the output's scale"
     print(f'{args.out}: opset {args.opset}, images of {height} x {width} pixels in batches of any '
-          f'size; onnxruntime and PyTorch differ by {difference:.1e} of the output\'s scale on '
-          f'batches of {" and ".join(map(str, BATCHES))}')
+          f'size, {os.path.getsize(args.out) / 1e6:.1f} MB; onnxruntime and PyTorch differ by '
+          f'{difference:.1e} {scale} on batches of {" and ".join(map(str, BATCHES))}'
+          + (f', before {args.int8} INT8 quantisation' if args.int8 else ''))
 
 
-def validation_images(cfg: Config, size: tuple[int, int]) -> list[Tensor]:
+def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
+    """How the test pipeline prepares an image, for `lape_mm.runtime`.
+
+    Returns:
+        (h, w) of the model's input, the window of a sliding one; None if the config has no size.
+        And the metadata: ``channels``, ``keep_ratio``, ``interpolation``; of classifiers
+        ``crop_pct``, the side that is cropped of the resized side; of segmenters ``scale`` (h, w)
+        and ``stride``; of detectors ``mask_threshold``.
+    """
+    steps, bgr = test_steps(cfg)
+    resize, crop = (next((step for step in steps if word in str(step['type'])), {})
+                    for word in ('Resize', 'CenterCrop'))
+    keep = bool(resize.get('keep_ratio') or resize.get('edge'))
+    scale = pair(resize.get('scale'))  # mmcv's is (w, h), or with keep_ratio in either order
+    if scale:
+        scale = (min(scale), max(scale)) if keep else scale[::-1]
+    backend = 'pillow ' if resize.get('backend') == 'pillow' else ''
+    notes = dict(channels='BGR' if bgr else 'RGB', keep_ratio=keep,
+                 interpolation=backend + resize.get('interpolation', 'bilinear'))
+    model, test_cfg = cfg.model, cfg.model.get('test_cfg') or {}
+    if cfg.default_scope == 'mmpretrain':
+        size = pair(crop.get('crop_size')) or scale or pair(model.backbone.get('img_size'))
+        return size, dict(notes, crop_pct=min(size) / min(scale) if size and scale else 1.)
+    if cfg.default_scope == 'mmdet':
+        divisor = model.data_preprocessor.get('pad_size_divisor', 1)
+        return pair([-(-side // divisor) * divisor for side in scale or ()]), dict(
+            notes, mask_threshold=test_cfg.get('rcnn', {}).get('mask_thr_binary', .5))
+    if test_cfg.get('mode') == 'slide':
+        return pair(test_cfg['crop_size']), dict(notes, scale=scale, stride=test_cfg['stride'])
+    return (None if keep else scale) or pair(model.data_preprocessor.get('size')), dict(
+        notes, scale=scale)
+
+
+def pair(size: Any) -> tuple[int, int] | None:
+    """A side, or a pair of sides, as a pair; None for nothing."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1]) if size else None
+
+
+def test_images(cfg: Config, size: tuple[int, int], most: int) -> list[Tensor]:
     """The first images of the config's test data, (3, *size) each.
 
     Raises:
@@ -80,7 +134,7 @@ def validation_images(cfg: Config, size: tuple[int, int]) -> list[Tensor]:
     try:
         dataset = DATASETS.build(loader['dataset'])
         return [fit(dataset[index]['inputs'], size)
-                for index in range(min(len(dataset), max(BATCHES)))]
+                for index in range(min(len(dataset), most))]
     except Exception as error:  # a data set is anybody's code
         raise RunError(f"the config's test images cannot be read ({first_line(error)}): give a "
                        'folder of images by --images') from error

@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from lape_mm.checkpoints.files import CheckpointError
@@ -17,11 +18,13 @@ from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.machine import versions
 from lape_mm.runs.engine.samples import BadSample
 from lape_mm.runs.engine.stop import RunStopped
+from lape_mm.wording import short
 
+from . import data
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders, write_config
-from .drawing import draw_tested
+from .drawing import draw_tested, draw_truth
 from .errors import RunError
 from .loading import FittingWeightsHook, check_tested
 from .optim import set_act_checkpoint, set_amp, set_auto_scale_lr, set_ema
@@ -63,9 +66,15 @@ def train(args: Namespace) -> None:
     if earlier and not args.resume and not cfg.get('resume'):
         runner.logger.warning(earlier)
     note_start(cfg.work_dir, runner.timestamp, cfg.get('resume') and (args.resume or 'auto'))
+    own = getattr(args, 'data', None) and is_main_process()
+    if own:
+        cfg.dump(os.path.join(cfg.work_dir, 'config.py'))
+        print(f'truth:       {short(draw_truth(runner))}', flush=True)
     with one_line():
         runner.train()
     print_training(runner)
+    if own:
+        print(f"config:      {short(os.path.join(cfg.work_dir, 'config.py'))}")
 
 
 def test(args: Namespace) -> None:
@@ -94,9 +103,13 @@ def test(args: Namespace) -> None:
 def read_config(args: Namespace) -> Config:
     """The config with what all tools take."""
     apply_trust(args)
-    cfg = load_config(args.config, options=args.cfg_options,
+    changes = any(getattr(args, name, None) is not None for name in data.OPTIONS)
+    if changes:
+        data.settle(args)
+    cfg = load_config(data.recipe(args.config), options=args.cfg_options,
                       backbone=getattr(args, 'backbone', None), joining=args.joining,
-                      work_dir=args.work_dir)
+                      work_dir=args.work_dir,
+                      edit=partial(data.edit, args=args) if changes else None)
     cfg.launcher = args.launcher
     return cfg
 
@@ -104,7 +117,8 @@ def read_config(args: Namespace) -> Config:
 def overrides(args: Namespace) -> dict:
     """What the command line changes of a config, for the run's record."""
     named = {'--' + name.replace('_', '-'): value for name in (
-        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint')
+        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint',
+        *data.OPTIONS)
         if (value := getattr(args, name, None))}
     return {**named, **(args.cfg_options or {})}
 

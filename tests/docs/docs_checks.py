@@ -17,10 +17,12 @@ from lape_mm.runs.checks.preflight import check_contents
 from lape_mm.runs.checks.report import Report
 from lape_mm.runs.checks.settings import check_settings
 from lape_mm.runs.config import load_config, settle_loaders
+from lape_mm.runs.data import recipe, settle
 
 # what the reader has to bring, beside names in capitals
 BROUGHT = {
     'deit_tiny_patch16_224.pth': "DeiT's or timm's weights, which the reader downloads",
+    'photos': "the reader's own images",
     'T2T-ViT-7.pth': "T2T-ViT's weights, which the reader downloads",
 }
 STAND_IN = 'configs/quickstart/upernet.py'
@@ -49,15 +51,8 @@ class Page:
 def check(command: Command, page: Page) -> None:
     """Raises AssertionError, RunError or SystemExit where a command would not do.
 
-    Called in a folder that has the repository's configs, and where files of the page are written.
+    Called in a folder that has the repository's configs.
     """
-    if command.file:
-        Path(command.file).parent.mkdir(parents=True, exist_ok=True)
-        Path(command.file).write_text(command.text)
-        page.makes(command.file)
-        if command.file.endswith('.py'):
-            compile(command.text, command.file, 'exec')
-        return
     program, *words = command.words
     if program == 'bash':  # dist_train.sh CONFIG GPUS ..., as train.py takes the rest
         script, config, *words = words
@@ -82,7 +77,13 @@ def check_tool(tool: str, words: list[str], page: Page) -> None:
     page.needs(*(value for key, value in options.items() if key.endswith('.checkpoint')),
                *(getattr(args, key, None) for key in ('checkpoint', 'images', 'source')))
     if 'config' in args:
-        args.config = args.config.replace('lape_mm::', 'configs/')  # as an installed wheel has it
+        if getattr(args, 'data', None):  # all that is known of the run is where it writes
+            settle(args)
+            page.needs(args.data)
+            page.makes(args.work_dir)
+            args.data = None
+        # short names, and as an installed wheel has it
+        args.config = recipe(args.config).replace('lape_mm::', 'configs/')
         installed = '::' in args.config  # of another package
         page.needs(*[args.config][installed:])
         cfg = None

@@ -9,7 +9,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').rglob('*.md'))]
 FENCE = re.compile(r'^( *)(`{3,}|:{3,})(\S*)[^\n]*\n(.*?)^\1\2 *$', re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r'`((?:uv run |python |LAPE_MM_\w+=\S+ )[^`\n]+)`')
-HEREDOC = re.compile(r"^cat > (\S+) <<'EOF'\n(.*?)^EOF\n", re.MULTILINE | re.DOTALL)
 LOOP = re.compile(r'^for (\w+) in ([^;\n]+); do\n(.*?)^done[^\n]*\n', re.MULTILINE | re.DOTALL)
 ASKED = re.compile(r'[A-Z]+=\$\((.*)\)$')
 PLACEHOLDER = re.compile(r'[A-Z][A-Z0-9_]*(\.\w+)?$|(\./)?path/to/')
@@ -35,22 +34,19 @@ class Block:
 
 @dataclass
 class Command:
-    """One command line, words as a shell hands them on; or a file that a block writes.
+    """One command line, words as a shell hands them on.
 
     Attributes:
         words: without ``uv run`` and settings of the environment.
         environment: set for this command, or by an ``export`` before it.
-        file: path that ``cat > path`` writes, with ``text``.
     """
 
     where: str
     words: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    file: str = ''
-    text: str = ''
 
     def __str__(self) -> str:
-        return f'{self.where}: {shlex.join(self.words) or "cat > " + self.file}'
+        return f'{self.where}: {shlex.join(self.words)}'
 
 
 def is_placeholder(word: str) -> bool:
@@ -81,16 +77,6 @@ def commands(found: list[Block]) -> list[Command]:
 
 def _commands(block: Block, exported: dict[str, str]) -> list[Command]:
     text = block.text.rstrip('\n') + '\n'
-    parts = HEREDOC.split(text)
-    made = []
-    for index in range(0, len(parts), 3):
-        made += _lines(block, parts[index], exported)
-        if index + 1 < len(parts):
-            made.append(Command(block.where, file=parts[index + 1], text=parts[index + 2]))
-    return made
-
-
-def _lines(block: Block, text: str, exported: dict[str, str]) -> list[Command]:
     text = LOOP.sub(lambda loop: ''.join(
         re.sub(rf'\${loop[1]}\b', value, loop[3]) for value in loop[2].split()), text)
     made = []

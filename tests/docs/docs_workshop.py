@@ -3,10 +3,11 @@ from pathlib import Path
 
 import timm
 import torch
-from docs_pages import ROOT, Command
+from docs_pages import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.utils import ManagerMixin
+from PIL import Image
 
 from lape_mm.datasets.scenes import main as draw
 
@@ -15,9 +16,6 @@ FEW = ['--num-train', '12', '--num-val', '6']
 # checkpoint that a page's Python reads -> the config whose untrained model stands in for it
 CHECKPOINTS = {
     'work_dirs/mask_rcnn/epoch_6.pth': 'configs/quickstart/mask_rcnn.py',
-    'work_dirs/first/epoch_2.pth': 'my_mask_rcnn.py',
-    'work_dirs/my_upernet/iter_8000.pth': 'my_upernet.py',
-    'work_dirs/my_deit/epoch_30.pth': 'my_deit.py',
 }
 
 
@@ -34,19 +32,31 @@ def forget(manager=ManagerMixin) -> None:
         forget(kind)
 
 
-def draw_few(command: Command) -> None:
-    """`python -m lape_mm.datasets.scenes LAYOUT ROOT ...`, with a few pictures."""
-    layout, root, *_ = command.words[3:]
-    draw([layout, root, *FEW])
-
-
 def stand_ins(text: str) -> None:
     """Makes the checkpoints and the drawn data that Python blocks name."""
     for path, config in CHECKPOINTS.items():
         if path in text:
             save_untrained(config, path)
+    if 'mask_rcnn.onnx' in text:
+        save_detector('mask_rcnn.onnx')
+        Image.new('RGB', (60, 40)).save('photo.jpg')
     if 'data/scenes/coco' in text:
         draw(['coco', 'data/scenes/coco', *FEW])
+
+
+def save_detector(path: str) -> None:
+    """An ONNX file that finds the same thing in every image."""
+    import onnx
+    made = onnx.parser.parse_model('''<ir_version: 9, opset_import: ["": 18]>
+        g (float[n,3,8,8] image) => (float[1,1,4] boxes, float[1,1] scores, int64[1,1] labels) {
+            boxes = Constant <value = float[1,1,4] {1, 1, 5, 5}> ()
+            scores = Constant <value = float[1,1] {0.9}> ()
+            labels = Constant <value = int64[1,1] {0}> ()
+        }''')
+    onnx.helper.set_model_props(made, dict(
+        task='"detector"', img_size='[8, 8]', mean='null', swaps_channels='false',
+        names='["disc"]'))
+    onnx.save(made, path)
 
 
 def save_untrained(config: str, path: str) -> None:

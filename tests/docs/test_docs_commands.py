@@ -53,8 +53,8 @@ def test_commands(page, folder, monkeypatch):
     for block in inline_commands(page):
         given += commands([block])
     for command in given:
-        start = None if command.file else not_ours(command.words)
-        ours = command.file or command.words[0] == 'python' and (
+        start = not_ours(command.words)
+        ours = command.words[0] == 'python' and (
             command.words[1:2] == ['-c'] or command.words[1:] and
             command.words[1].startswith(KINDS))
         if not (start or ours):

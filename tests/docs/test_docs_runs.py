@@ -17,14 +17,13 @@ for toolbox in ('mmpretrain', 'mmdet', 'mmseg'):
 
 from docs_checks import BROUGHT, checkpoints, parser_of  # noqa: E402
 from docs_pages import ROOT, blocks, commands, is_placeholder  # noqa: E402
-from docs_workshop import draw_few, forget, link, save_deit  # noqa: E402
+from docs_workshop import forget, link, save_deit  # noqa: E402
 
 from lape_mm.runs.config import load_config  # noqa: E402
 
 # page -> how many of its commands have to be carried out
 CARRIED_OUT = {
-    'README.md': 1, 'docs/quickstart.md': 5, 'docs/own_mask_rcnn.md': 5, 'docs/own_upernet.md': 5,
-    'docs/own_classification.md': 5, 'docs/weights.md': 3, 'docs/export.md': 3,
+    'README.md': 1, 'docs/quickstart.md': 5, 'docs/weights.md': 3, 'docs/export.md': 3,
     'docs/analysis.md': 6, 'docs/joinings.md': 1}
 SCENES = {'scenes.num_train': 12, 'scenes.num_val': 6}
 LOADERS = {'train_dataloader.batch_size': 3, 'train_dataloader.num_workers': 0,
@@ -43,9 +42,6 @@ class Reader:
 
     def follow(self, command) -> bool:
         """Carries a command out; False where it is none of ours or the reader's own."""
-        if command.file:
-            Path(command.file).write_text(command.text)
-            return True
         program, script, *words = [*command.words, '']
         words = words[:-1]
         if program != 'python' or any(is_placeholder(word.split('=')[-1]) for word in words):
@@ -54,9 +50,7 @@ class Reader:
         if any(made_elsewhere.get(script, '\0') in word and not Path(word.split('=')[-1]).exists()
                for word in words):  # by a command with the reader's names
             return False
-        if script == '-m' and words[0] == 'lape_mm.datasets.scenes':
-            draw_few(command)
-        elif script == '-m' and words[0] == 'lape_mm.doctor':
+        if script == '-m' and words[0] == 'lape_mm.doctor':
             assert runs('lape_mm.doctor.__main__', words[1:]) in (0, 1)
         elif script.startswith('tools/') and script != 'tools/param_table.py':
             return self.use(Path(script).stem, words)

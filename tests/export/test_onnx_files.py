@@ -1,4 +1,4 @@
-"""What a file makes of an image that OpenCV reads is what the config's pipeline and model make."""
+"""A file in lape_mm.runtime predicts what the config's pipeline and model do."""
 from argparse import Namespace
 from pathlib import Path
 
@@ -10,46 +10,66 @@ for module in ('cv2', 'onnx', 'onnxruntime', 'onnxscript', 'mmengine', 'mmpretra
 
 import cv2  # noqa: E402
 import numpy as np  # noqa: E402
-import onnxruntime  # noqa: E402
-from mmengine.dataset import pseudo_collate  # noqa: E402
-from mmengine.registry import DATASETS, MODELS, init_default_scope  # noqa: E402
+from mmengine.dataset import Compose, pseudo_collate  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from torchvision.ops import box_iou  # noqa: E402
 
 from lape_mm.runs.config import load_config  # noqa: E402
 from lape_mm.runs.errors import RunError  # noqa: E402
 from lape_mm.runs.export import export  # noqa: E402
 from lape_mm.runs.images import turns_channels  # noqa: E402
+from lape_mm.runtime import Model  # noqa: E402
 
 ROOT = Path(__file__).parents[2] / 'configs'
 
 
+# image sizes that each config's pipeline brings to the file's, by another way each
 @pytest.mark.parametrize('name, size', [
-    ('deit', 64), pytest.param('upernet', 128, marks=pytest.mark.long),
-    pytest.param('segmenter', 64, marks=pytest.mark.long)])
-def test_a_file_takes_what_opencv_reads(name, size, tmp_path, monkeypatch, forgetful):
+    ('deit', (90, 140)), pytest.param('upernet', (128, 128), marks=pytest.mark.long),
+    pytest.param('segmenter', (100, 150), marks=pytest.mark.long),
+    pytest.param('mask_rcnn', (256, 256), marks=pytest.mark.long)])
+def test_the_runtime_predicts_what_the_toolbox_does(name, size, tmp_path, monkeypatch, forgetful):
     monkeypatch.setenv('LAPE_MM_SCENES', str(tmp_path / 'scenes'))
     options = {'scenes.num_train': 8, 'scenes.num_val': 8}
     cfg = load_config(str(ROOT / f'quickstart/{name}.py'), options=options)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
     model = MODELS.build(cfg.model).eval()
+    if name == 'mask_rcnn':  # detects something
+        model.roi_head.bbox_head.fc_cls.weight.data *= 10
     checkpoint, out = tmp_path / 'model.pth', tmp_path / 'model.onnx'
-    torch.save(model.state_dict(), checkpoint)
+    torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=dict(classes=list(
+        'abcdef')))), checkpoint)
     export(Namespace(config=cfg.filename, checkpoint=str(checkpoint), out=str(out), opset=18,
-                     img_size=[size], images=None, joining=None, cfg_options=options))
-    data = DATASETS.build(cfg.val_dataloader.dataset)[0]
-    inputs = model.data_preprocessor(pseudo_collate([data]), False)['inputs']
+                     img_size=None, images=None, joining=None, int8=None, cfg_options=options))
+    scene = next(path for path in sorted((tmp_path / 'scenes').rglob('*.[jp][pn]g'))
+                 if 'val' in str(path.relative_to(tmp_path)) and 'annotations' not in path.parts)
+    path = str(tmp_path / 'image.png')
+    cv2.imwrite(path, cv2.resize(cv2.imread(str(scene)), size[::-1],
+                                 interpolation=cv2.INTER_NEAREST))
+    steps = [step for step in cfg.test_dataloader.dataset.pipeline
+             if 'LoadAnnotations' not in step['type']]
+    data = Compose(steps)(dict(img_path=path, img_id=0, seg_fields=[]))
     with torch.no_grad():
-        expected = model(inputs, mode='tensor') if name == 'deit' else \
-            model.encode_decode(inputs, [data['data_samples'].metainfo])
-    image = cv2.resize(cv2.imread(data['data_samples'].img_path), (size, size))
-    image = image.transpose(2, 0, 1)[None]
-    session = onnxruntime.InferenceSession(out)
-    found, = session.run(None, {'image': image.astype(np.float32)})
-    scale = expected.abs().max()
-    assert (torch.from_numpy(found) - expected).abs().max() <= 1e-4 * scale
-    # else the test could not see an image whose channels are the wrong way round
-    turned, = session.run(None, {'image': image[:, ::-1].astype(np.float32)})
-    assert (torch.from_numpy(turned) - expected).abs().max() > 1e-2 * scale
+        expected = model.test_step(pseudo_collate([data]))[0]
+    found = Model(out)(path)
+    assert found.names == tuple('abcdef')
+    if name == 'deit':
+        scores = np.empty_like(found.scores)
+        scores[found.labels] = found.scores
+        np.testing.assert_allclose(scores, expected.pred_score, atol=1e-3)
+    elif name == 'mask_rcnn':
+        instances = expected.pred_instances
+        overlap = box_iou(instances.bboxes, torch.from_numpy(found.boxes))
+        overlap[instances.labels[:, None] != torch.from_numpy(found.labels)] = 0
+        best, index = overlap.max(1)
+        assert len(instances) and len(found.labels) and (best > .95).float().mean() > .8
+        agree = instances.masks.numpy() == found.masks[index]
+        assert agree[best > .95].mean() > .98
+        assert found.masks.shape[1:] == size
+    else:
+        same = found.label_map == expected.pred_sem_seg.data[0].numpy()
+        assert same.shape == size and same.mean() > .99
 
 
 @pytest.mark.parametrize('name, turned', [

@@ -20,6 +20,8 @@ def test_arguments(tool, capsys):
         ('c.py', 'x.pth', 'o.onnx', 'd')
     assert args.img_size == [64, 96] and args.opset == 18 and args.joining == 'lape'
     assert tool.parse_args(['c.py', 'x', 'o', '--img-size', '64']).img_size == [64]
+    assert tool.parse_args(['c.py', 'x', 'o']).img_size is None
+    assert tool.parse_args(['c.py', 'x', 'o', '--int8', 'dynamic']).int8 == 'dynamic'
     with pytest.raises(SystemExit):
         tool.parse_args(['c.py', 'x', 'o', '--img-size', '64', '96', '3'])
     assert '--img-size: expected a side, or height and width, got [64, 96, 3]' in \

@@ -1,10 +1,4 @@
 # ADE20K (SceneParse150) in its own layout: {root}/{images,annotations}/{training,validation}.
-#
-# A run at reduced size needs no other config (indices count the entries of the pipelines below):
-#   --cfg-options train_dataloader.dataset.pipeline.2.scale=(1024,256)
-#       train_dataloader.dataset.pipeline.3.crop_size=(256,256)
-#       model.data_preprocessor.size=(256,256) val_dataloader.dataset.pipeline.1.scale=(1024,256)
-#       model.test_cfg.crop_size=(256,256) model.test_cfg.stride=(171,171)
 data_root = '{{$LAPE_MM_ADE20K:data/ade/ADEChallengeData2016}}'
 
 train_pipeline = [

@@ -1,10 +1,4 @@
 # COCO 2017 instances with the multi-scale augmentation of DETR, which ViT-Adapter trains with.
-#
-# A run at reduced size needs no other config (indices count the entries of the pipelines below):
-#   --cfg-options train_dataloader.dataset.pipeline.4.crop_size=(320,320)
-#       train_dataloader.dataset.pipeline.3.transforms.0.0.scales=[(320,512)]
-#       train_dataloader.dataset.pipeline.3.transforms.1.2.scales=[(320,512)]
-#       val_dataloader.dataset.pipeline.1.scale=(512,320)
 data_root = '{{$LAPE_MM_COCO:data/coco}}'
 sides = [(480, 1333), (512, 1333), (544, 1333), (576, 1333), (608, 1333), (640, 1333),
          (672, 1333), (704, 1333), (736, 1333), (768, 1333), (800, 1333)]

@@ -1,8 +1,7 @@
 # ImageNet-1K as DeiT reads it: {root}/{train,val}/<class folder>/*.JPEG, bicubic from end to end.
 #
-# Classes are the sorted folder names, so any data set in this layout will do; besides the root it
-# needs only model.head.num_classes and model.data_preprocessor.num_classes. A flat val folder with
-# a list works with --cfg-options val_dataloader.dataset.ann_file=meta/val.txt.
+# Classes are the sorted folder names. A flat val folder with a list works with
+# --cfg-options val_dataloader.dataset.ann_file=meta/val.txt.
 data_root = '{{$LAPE_MM_IMAGENET:data/imagenet}}'
 bgr_mean = [103.53, 116.28, 123.675]
 bgr_std = [57.375, 57.12, 58.395]

@@ -1,8 +1,7 @@
 # The built-in data set in ADE20K's layout: tools/train.py and tools/test.py draw it once, into
 # {root}/{images,annotations}/{training,validation}, before a run starts.
 #
-# Your own ADE-style folders need no drawing: drop `scenes`, set `data_root`, the classes and the
-# palette, and `num_classes` of the heads.
+# Your own folders: --data FOLDER.
 data_root = '{{$LAPE_MM_SCENES:data/scenes}}/ade'
 image_size = (128, 128)
 scenes = dict(

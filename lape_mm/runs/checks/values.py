@@ -105,7 +105,7 @@ def check_normalisation(report: Report) -> None:
              if isinstance(node.get('arch'), str)}
     for where, node in walk({'model': report.cfg.get('model'),
                              'data_preprocessor': report.cfg.get('data_preprocessor')}):
-        if not where.endswith('data_preprocessor') or not node.get('mean'):
+        if not where.endswith('data_preprocessor') or len(node.get('mean') or ()) != 3:
             continue
         for arch in sorted(name for name in archs if name in ARCHS and ARCHS[name].timm):
             wanted = [[255 * value for value in values] for values in ARCHS[arch].normalisation]

@@ -15,6 +15,7 @@ from lape_mm.runs.checks.classes import sources  # noqa: E402
 from lape_mm.runs.checks.coco import read_coco  # noqa: E402
 from lape_mm.runs.checks.preflight import check_config, check_data, check_files  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
+from lape_mm.runs.checks.values import check_normalisation  # noqa: E402
 from lape_mm.runs.errors import RunError, exit_status  # noqa: E402
 
 
@@ -381,3 +382,18 @@ def test_exit_status(capsys):
     assert exit_status(fails) == 2
     assert capsys.readouterr().err == 'error: one\nerror: two\n'
     assert exit_status(lambda: None) == 0
+
+
+def test_images_that_are_not_normalised_as_the_weights_are_warned_of():
+    def warnings(arch, mean):
+        report = Report(Config(dict(model=dict(
+            data_preprocessor=dict(mean=mean, std=[58.395, 57.12, 57.375]),
+            backbone=dict(type='lape_mm.ViTAdapter', arch=arch)))))
+        check_normalisation(report)
+        return report.warnings
+
+    imagenet = [123.675, 116.28, 103.53]
+    assert not warnings('dinov2_small', imagenet) and not warnings('small', [0., 0., 0.])
+    mean, = warnings('mae_base', [127.5, 127.5, 127.5])
+    assert 'mean=[127.5' in mean and "'mae_base'" in mean and '123.675' in mean
+    assert len(warnings('eva02_small', imagenet)) == 2

@@ -1,0 +1,1 @@
+"""Trained models on images: predictions of files (`predict`) and a page to try them (`page`)."""

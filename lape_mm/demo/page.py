@@ -1,0 +1,166 @@
+"""tools/demo.py: a Gradio page, on this machine unless --share is given."""
+from __future__ import annotations
+
+import os
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from lape_mm.requirements import install_hint, missing
+from lape_mm.runs.arguments import apply_trust
+from lape_mm.runs.errors import RunError
+from lape_mm.runtime import Prediction, read_image
+
+from .drawing import draw
+from .models import Predict, TorchModel, open_models
+
+LARGEST = '20mb'  # of an upload
+MOST_PIXELS = 40_000_000
+EXAMPLES = 12
+
+
+def serve(args: Namespace) -> None:
+    """Opens the page and returns when it is stopped (Ctrl-C).
+
+    Args:
+        args: model (a list, see `open_models`), images (a folder or None), port, share, score,
+            joining, trust_checkpoint.
+
+    Raises:
+        RunError: Gradio is not installed, the port is taken, or see `open_models`.
+    """
+    if missing('gradio'):
+        raise RunError(install_hint('gradio'))
+    apply_trust(args)
+    models = open_models(args.model, args.joining or [])
+    examples = example_images(args.images)
+    os.environ.setdefault('GRADIO_ANALYTICS_ENABLED', 'False')
+    with tempfile.TemporaryDirectory(prefix='lape_mm-demo-') as folder:  # for this user alone
+        os.environ['GRADIO_TEMP_DIR'] = folder
+        page = build(models, examples, args.score)
+        try:
+            page.launch(server_name='127.0.0.1', server_port=args.port, share=args.share,
+                        max_file_size=LARGEST, show_error=True, footer_links=[],
+                        enable_monitoring=False)
+        except OSError as error:
+            raise RunError(f'--port {args.port}: {error}') from error
+        finally:
+            page.close()
+
+
+def example_images(folder: str | None) -> list[str]:
+    """Paths of the first images below a folder."""
+    if not folder:
+        return []
+    from lape_mm.runs.images import find_images
+    return [str(path) for path in find_images(folder, EXAMPLES)]
+
+
+def build(models: Mapping[str, Predict], examples: list[str], score: float) -> Any:
+    """The page: an image and a score on the left, a picture for each model on the right.
+
+    Predictions are kept for the session, so that the score only draws again.
+    """
+    import gradio as gr
+
+    class Upload(gr.Image):
+        """An image whose file is read as `lape_mm.runtime` reads it, with a message if it fails."""
+
+        is_template = True  # the frontend knows it as an image
+
+        def preprocess(self, payload):
+            if payload is None:
+                return None
+            try:
+                return checked(payload.path)
+            except ValueError as error:
+                raise gr.Error(str(error), print_exception=False) from None
+
+    def run(picture: Image.Image | None, least: float):
+        if picture is None:
+            return [None, *[None] * len(models)]
+        found = [model(picture) for model in models.values()]
+        return [(picture, found), *again((picture, found), least)]
+
+    def again(seen: tuple[Image.Image, list[Prediction]] | None, least: float):
+        if seen is None:
+            return [None] * len(models)
+        return [draw(seen[0], found, least) for found in seen[1]]
+
+    with gr.Blocks(title='lape_mm', analytics_enabled=False) as page:
+        gr.Markdown(f'# {", ".join(models)}')
+        seen = gr.State()
+        with gr.Row():
+            with gr.Column(scale=1):
+                image = Upload(label='Image', sources=['upload', 'clipboard'], elem_id='image')
+                least = gr.Slider(0, 1, score, step=.01, label='Least score', elem_id='score')
+                button = gr.Button('Run', variant='primary', elem_id='run')
+                if examples:
+                    gr.Examples(examples, image, elem_id='examples')
+            with gr.Column(scale=2):
+                shown = [gr.Image(label=name, interactive=False, elem_id=f'out{index}',
+                                  format='jpeg') for index, name in enumerate(models)]
+        button.click(run, [image, least], [seen, *shown], api_visibility='private')
+        image.upload(run, [image, least], [seen, *shown], api_visibility='private')
+        least.release(again, [seen, least], shown, api_visibility='private')
+        if all(isinstance(model, TorchModel) for model in models.values()):
+            with gr.Tab('Position embedding'):
+                figures = gr.Gallery(label='What position embedding does in this image',
+                                     elem_id='position', columns=1, interactive=False)
+                gr.Button('Draw', elem_id='draw').click(
+                    lambda picture: [] if picture is None else position(models, picture),
+                    image, figures, api_visibility='private')
+    return page.queue(api_open=False)
+
+
+def checked(path: str) -> Image.Image:
+    """Reads an upload; ValueError with a message for its user."""
+    try:
+        with Image.open(path) as file:
+            if file.width * file.height > MOST_PIXELS:
+                raise ValueError(f'The image has {file.width} x {file.height} pixels; at most '
+                                 f'{MOST_PIXELS / 1e6:.0f} million are read.')
+        return read_image(path)
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith('The image') else
+                         f'{Path(path).name} cannot be read as an image.') from None
+    except Exception:  # a decoder may raise anything
+        raise ValueError(f'{Path(path).name} cannot be read as an image.') from None
+
+
+def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[Any, str]]:
+    """The figures of tools/analyze_position.py for one image, with their titles."""
+    from io import BytesIO
+
+    import numpy as np
+
+    from lape_mm.analysis.figures import draw as draw_figure
+    from lape_mm.analysis.pe_per_layer import find_encoder
+    from lape_mm.analysis.sections import SECTIONS
+    from lape_mm.analysis.write import analyse
+    from lape_mm.runs.analysis import own_size
+    from lape_mm.runs.images import load_images
+    parts: dict[str, Any] = {}
+    pictures: list = []
+    with tempfile.NamedTemporaryFile(suffix='.png') as file:
+        picture.save(file.name)
+        for name, model in models.items():
+            assert isinstance(model, TorchModel)
+            images, pictures = load_images(model.cfg, model.model, [Path(file.name)],
+                                           own_size(find_encoder(model.model)))
+            parts[name] = analyse(model.model, images).parts
+    found = []
+    for section in SECTIONS:
+        arrays = {name: part[section.key][0] for name, part in parts.items()
+                  if section.key in part}
+        if arrays:
+            png = BytesIO()
+            draw_figure(section.key, arrays, pictures).savefig(png, format='png', dpi=90)
+            found.append((np.asarray(Image.open(png).convert('RGB')),
+                          f'{section.title}: {section.meaning}'))
+    return found

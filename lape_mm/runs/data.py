@@ -1,0 +1,370 @@
+"""--data, --epochs, --img-size, --batch, --lr and --dry: each sets all places that it touches."""
+from __future__ import annotations
+
+import colorsys
+import math
+import os
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+
+from lape_mm.datasets.folders import TASKS, Data, read_folder, write_index
+from lape_mm.shipped import shipped
+
+from .checks.classes import heads
+from .config import lookup, walk
+from .errors import RunError
+
+# the short names of our recipes; tiny unless a name ends with another size
+RECIPES = {
+    'mask_rcnn': 'mask_rcnn/mask-rcnn_vit-adapter-{}-default_fpn_8xb2-ms-3x_coco.py',
+    'upernet': 'upernet/upernet_vit-adapter-{}-default_8xb2-160k_ade20k-512x512.py',
+    'segmenter': 'segmenter/segmenter_deit-{}-default_mask_8xb1-160k_ade20k-512x512.py',
+    'deit': 'deit/deit-{}-default_4xb256-300e_in1k.py'}
+OPTIONS = ('data', 'epochs', 'img_size', 'batch', 'lr', 'ignore_index', 'reduce_zero_label', 'dry')
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+DRY = {'mmdet': 224, 'mmseg': 128, 'mmpretrain': 64}  # pixels
+# what a pipeline calls sizes in pixels
+SIZES = ('scale', 'scales', 'crop_size', 'img_scale', 'size', 'border', 'random_size_range')
+# what schedules and hooks count in epochs or iterations
+TIMES = ('begin', 'end', 'milestones', 'T_max', 'switch_epoch', 'num_last_epochs', 'val_begin')
+
+
+def recipe(name: str) -> str:
+    """The config that a short name such as ``mask_rcnn_small`` stands for; else the name itself."""
+    stem, _, size = name.rpartition('_')
+    if size not in ('tiny', 'small', 'base'):
+        stem, size = name, 'tiny'
+    path = shipped('configs') / RECIPES.get(stem, '').format(size)
+    if stem in RECIPES and not os.path.exists(name):
+        if not path.is_file():
+            raise RunError(f'config {name}: there is no {stem} of this size')
+        return str(path)
+    return name
+
+
+def settle(args: Namespace) -> None:
+    """Checks the options against each other, and names the work folder after config and data."""
+    if args.ignore_index == 0:
+        args.ignore_index, args.reduce_zero_label = None, True
+    if args.ignore_index is not None and args.ignore_index not in range(256):
+        raise RunError(f'--ignore-index {args.ignore_index}: expected an id from 0 to 255')
+    if args.reduce_zero_label and args.ignore_index not in (None, 255):
+        raise RunError('--ignore-index N and --reduce-zero-label exclude each other: 0 and 255 '
+                       'are unlabelled then')
+    if not args.data and (args.dry or args.reduce_zero_label or args.ignore_index is not None):
+        raise RunError('--dry, --ignore-index and --reduce-zero-label need --data FOLDER')
+    if args.lr and args.auto_scale_lr:
+        raise RunError('--lr says the rate itself, and --auto-scale-lr would change it: leave one '
+                       'out')
+    if args.data and not args.work_dir:
+        name = f'{Path(args.config).stem}_{Path(args.data).resolve().name}'
+        args.work_dir = str(Path('work_dirs', name + ('_dry' if args.dry else '')))
+
+
+def edit(cfg: Config, args: Namespace) -> None:
+    """Applies the options of `OPTIONS` to a config as it was read.
+
+    Raises:
+        RunError: the data, or what the config lacks for an option.
+    """
+    notes: list[str] = []
+    images, epochs, side = 0, args.epochs, args.img_size
+    if args.data:
+        data = read_data(cfg, args)
+        images = len(data.train)
+        set_data(cfg, data, args)
+        notes += data.notes
+        if args.dry:
+            epochs, side = epochs or 2, side or DRY[cfg.default_scope]
+            for loader in LOADERS:
+                cfg[loader].num_workers = 0
+    batch = cfg.train_dataloader.get('batch_size', 1)
+    if args.batch or images:
+        batch = args.batch or min(batch, 2 if args.dry else max(2, images // 10))
+        cfg.train_dataloader.batch_size = batch
+        notes.append(f'batches of {batch} images a process')
+        if not args.lr and (base := lookup(cfg, 'auto_scale_lr.base_batch_size')):
+            cfg.auto_scale_lr.enable = True
+            notes[-1] += f'; the learning rate is for {base} a step, and is scaled'
+    if args.lr:
+        set_lr(cfg, args.lr)
+    if side:
+        notes.append(set_img_size(cfg, side))
+    world = int(os.environ.get('WORLD_SIZE', os.environ.get('SLURM_NTASKS', 1)))
+    set_epochs(cfg, epochs, math.ceil(images / (batch * world)), notes)
+    if args.dry:
+        cfg.train_cfg.val_interval = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        print(*(f'data: {note}' for note in notes), sep='\n', flush=True)
+
+
+def read_data(cfg: Config, args: Namespace) -> Data:
+    """The folder's data for the config's toolbox, with --dry a few images of it."""
+    scope = cfg.get('default_scope')
+    if scope != 'mmseg' and (args.reduce_zero_label or args.ignore_index is not None):
+        raise RunError('--ignore-index and --reduce-zero-label are for label maps, which only '
+                       'configs of mmseg read')
+    if scope not in DRY or not all(cfg.get(name) for name in ('model', *LOADERS)):
+        raise RunError(f'--data: the config has no default_scope of {", ".join(DRY)}, or lacks '
+                       f'model, {", ".join(LOADERS[:2])} or {LOADERS[2]}')
+    try:
+        data = read_folder(args.data, scope, ignore_index=args.ignore_index,
+                           reduce_zero_label=bool(args.reduce_zero_label))
+    except ValueError as error:
+        raise RunError(f'--data {error}') from error
+    if args.dry:
+        data.train, data.val = few(data.train, 8), few(data.val, 4)
+        data.notes.append(f'--dry takes {len(data.train)} and {len(data.val)} of them')
+    return data
+
+
+def few(samples: list, count: int) -> list:
+    """Some samples, evenly spaced; of detection those with objects."""
+    samples = [sample for sample in samples if sample.objects] or samples
+    return samples[::-(-len(samples) // count)]
+
+
+def set_data(cfg: Config, data: Data, args: Namespace) -> None:
+    """Points loaders, heads and evaluators of a config at a folder's data."""
+    cfg.pop('scenes', None)
+    cfg.data_root = str(data.root)
+    scope, count = cfg.default_scope, len(data.classes)
+    masks = scope == 'mmdet' and set_masks(cfg, data)
+    index = write_index(data, Path(args.work_dir, 'data'))
+    metainfo = dict(classes=data.classes, palette=[
+        tuple(round(255 * part) for part in colorsys.hsv_to_rgb(number * .618 % 1, .8, .95))
+        for number in range(count)])
+    for name, split in zip(LOADERS, ('train', 'val', 'val')):
+        node = source = cfg[name].dataset
+        while 'dataset' in source or 'datasets' in source:  # of wrappers only those that mix stay
+            mixes = 'pipeline' in source
+            source = source['dataset'] if 'dataset' in source else source['datasets'][0]
+            node = source if mixes else node
+        pipeline = source.get('pipeline') or []
+        steps = [str(step['type']).split('.')[-1] for step in pipeline]
+        needed = {'LoadImageFromFile', *(() if scope == 'mmpretrain' else ('LoadAnnotations',))}
+        stuff = scope == 'mmdet' and any(step.get('with_seg') for step in pipeline)
+        if split == 'train' and not needed <= {*steps} or stuff:
+            raise RunError(f'--data: the pipeline of {name} ({", ".join(steps)}) '
+                           f'{"also reads maps of stuff" if stuff else "reads other data"}, not '
+                           f'only {" or ".join(TASKS[scope])}; choose another config')
+        made = [dict(dataset_of(data, *entry, source), data_root=cfg.data_root, metainfo=metainfo,
+                     test_mode=split == 'val', pipeline=pipeline) for entry in index[split]]
+        node.clear()
+        node.update(made[0] if len(made) == 1 else dict(type='ConcatDataset', datasets=made))
+    if str(lookup(cfg, 'train_dataloader.sampler.type')).endswith('RepeatAugSampler'):
+        cfg.train_dataloader.sampler = ConfigDict(type='DefaultSampler', shuffle=True)
+        data.notes.append('each image once an epoch; the recipe shows it three times')
+    set_classes(cfg, count)
+    set_evaluators(cfg, index['val'][0][0], masks, count)
+    if args.ignore_index:
+        set_ignored(cfg, args.ignore_index)
+
+
+def dataset_of(data: Data, index: str, place: Sequence[str], source: Mapping) -> dict:
+    """The toolbox's own data set of an index that `write_index` wrote."""
+    if data.layout == 'class folders':
+        return dict(type='CustomDataset', ann_file=index, data_prefix='')
+    if data.layout == 'label maps':
+        images, maps, suffix, map_suffix = place
+        return dict(type='BaseSegDataset', ann_file=index, img_suffix=suffix,
+                    seg_map_suffix=map_suffix, reduce_zero_label=data.reduce_zero_label,
+                    data_prefix=dict(img_path=images, seg_map_path=maps))
+    return dict(type='CocoDataset', ann_file=index, data_prefix=dict(img=''),
+                filter_cfg=source.get('filter_cfg'))
+
+
+def set_masks(cfg: Config, data: Data) -> bool:
+    """Whether masks are learnt; without any outline in the data, a mask head is taken off."""
+    loading = [node for _, node in walk({name: cfg[name] for name in LOADERS})
+               if node.get('with_mask')]
+    objects = [one for sample in data.train + data.val for one in sample.objects]
+    bare = [one for one in objects if not one['segmentation']]
+    if not loading or len(bare) < len(objects):
+        for one in bare if loading else ():
+            x, y, width, height = one['bbox']
+            one['segmentation'] = [[x, y, x + width, y, x + width, y + height, x, y + height]]
+        if bare and loading:
+            data.notes.append(f'{len(bare)} of {len(objects)} objects have a box alone, which is '
+                              'taken as their outline')
+        return bool(loading)
+    roi_head = cfg.model.get('roi_head') or {}
+    if 'mask_head' not in roi_head or cfg.model.type not in ('MaskRCNN', 'CascadeRCNN'):
+        raise RunError(f'--data {data.root}: has boxes without outlines, which {cfg.model.type} '
+                       'needs; choose a config of a box detector, or annotate polygons')
+    for key in ('mask_head', 'mask_roi_extractor'):
+        roi_head.pop(key, None)
+    for node in loading:
+        node['with_mask'] = False
+    data.notes.append('boxes without outlines: the model is trained without its mask head')
+    return False
+
+
+def set_classes(cfg: Config, count: int) -> None:
+    """Sets the number of classes in all heads, and of weights in their losses."""
+    old = 0
+    for path, classes in list(heads(cfg.model)):
+        lookup(cfg, path)['num_classes'], old = count, classes
+    if 'num_classes' in (cfg.get('data_preprocessor') or {}):
+        cfg.data_preprocessor.num_classes = count
+    for path, node in walk(cfg.model):
+        if 'num_classes' in node and path.rpartition('.')[2].startswith('loss'):
+            node['num_classes'] = count
+        if 'num_things_classes' in node:
+            old = node['num_things_classes'] + node['num_stuff_classes']
+            node.update(num_things_classes=count, num_stuff_classes=0)
+        weights = node.get('class_weight')
+        if isinstance(weights, list) and old and len(weights) - old in (0, 1):
+            node['class_weight'] = [1.] * count + weights[old:]
+        if 'topk' in node and cfg.default_scope == 'mmpretrain':
+            node['topk'] = fitting(node['topk'], count)
+
+
+def fitting(topk: Any, count: int) -> tuple[int, ...]:
+    """Those of topk that are below the number of classes."""
+    return tuple(rank for rank in ([topk] if isinstance(topk, int) else topk)
+                 if rank < count) or (1, )
+
+
+def set_evaluators(cfg: Config, index: str, masks: bool, count: int) -> None:
+    """Gives validation and test the toolbox's usual metric of this data."""
+    kind, best = {'mmdet': ('CocoMetric', 'coco/bbox_mAP'), 'mmseg': ('IoUMetric', 'mIoU'),
+                  'mmpretrain': ('Accuracy', 'accuracy/top1')}[cfg.default_scope]
+    for name in ('val_evaluator', 'test_evaluator'):
+        old = cfg.get(name)
+        old = old[0] if isinstance(old, list) else old
+        new = dict(old) if str(old.get('type')).split('.')[-1] == kind else dict(type=kind)
+        if kind == 'CocoMetric':
+            new.update(ann_file=index, metric=['bbox', 'segm'] if masks else 'bbox',
+                       format_only=False)
+        elif kind == 'Accuracy':
+            new['topk'] = fitting(new.get('topk', 1), count)
+        cfg[name] = ConfigDict(new)
+    hook = lookup(cfg, 'default_hooks.checkpoint') or {}
+    if hook.get('save_best'):
+        hook['save_best'] = best
+
+
+def set_ignored(cfg: Config, index: int) -> None:
+    """Sets the id of label maps that is no class wherever something counts or fills with it."""
+    for path, _ in list(heads(cfg.model)):
+        lookup(cfg, path)['ignore_index'] = index
+    for _, node in walk({key: cfg.get(key) for key in (
+            *LOADERS, 'model', 'data_preprocessor', 'val_evaluator', 'test_evaluator')}):
+        kind = str(node.get('type')).split('.')[-1]
+        if kind in ('BaseSegDataset', 'IoUMetric', 'RandomCrop'):
+            node['ignore_index'] = index
+        elif kind == 'SegDataPreProcessor' or 'seg_pad_val' in node:
+            node['seg_pad_val'] = index
+
+
+def set_lr(cfg: Config, rate: float) -> None:
+    """Sets the learning rate as it is; the rates that schedules end with keep their ratio to it."""
+    optimizer = lookup(cfg, 'optim_wrapper.optimizer')
+    if not optimizer or 'lr' not in optimizer:
+        raise RunError('--lr: the config has no optim_wrapper.optimizer.lr')
+    for node in schedules(cfg):
+        if node.get('eta_min'):
+            node['eta_min'] *= rate / optimizer['lr']
+    optimizer['lr'] = rate
+    if cfg.get('auto_scale_lr'):
+        cfg.auto_scale_lr.enable = False
+
+
+def schedules(cfg: Config) -> list[Any]:
+    """The config's schedulers."""
+    found = cfg.get('param_scheduler') or []
+    return found if isinstance(found, list) else [found]
+
+
+def set_img_size(cfg: Config, side: int) -> str:
+    """Scales all sizes in pixels so that the size that the config is made for becomes ``side``.
+
+    That is the crop of a classifier or of a segmentation model, or a detector's shorter side.
+
+    Returns:
+        what was changed.
+    """
+    def smallest(value) -> int:
+        return min(value) if isinstance(value, (list, tuple)) else value
+
+    given = [lookup(cfg, key) for key in ('data_preprocessor.size', 'model.data_preprocessor.size')]
+    steps = [node for _, node in walk(cfg.test_dataloader) if 'type' in node]
+    old = next((smallest(size) for size in (
+        *(step.get('crop_size') for step in steps), *given,
+        *(step.get('scale') or step.get('img_scale') for step in steps)) if size), None)
+    if old is None:
+        raise RunError('--img-size: the test pipeline of the config resizes nothing')
+
+    def scaled(value):
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(scaled, value))
+        number = isinstance(value, int) and abs(value) >= 16
+        return round(value * side / old) if number else value
+    parts = {key: cfg.get(key) for key in (*LOADERS, 'data_preprocessor', 'custom_hooks')}
+    for path, node in walk({**parts, 'model': cfg.model}):
+        inside = path.startswith('model')
+        keys = SIZES if not inside or 'data_preprocessor' in path else (
+            'crop_size', 'stride') if path.endswith('test_cfg') else ()
+        for key in keys:
+            if key in node:
+                node[key] = scaled(node[key])
+        if inside and node.get('img_size') in (old, (old, old), [old, old]):
+            node['img_size'] = scaled(node['img_size'])
+    return f'images of {side} pixels, not {old}; crops and scales in proportion'
+
+
+def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]) -> None:
+    """Sets the length of a run, and warm-up, milestones and intervals in proportion.
+
+    Args:
+        cfg: edited in place; its loop counts epochs or iterations.
+        epochs: None leaves the length.
+        per_epoch: batches an epoch, 0 if that is unknown.
+        notes: gets the length of the run.
+    """
+    loop = cfg.train_cfg
+    unit = 'max_epochs' if 'max_epochs' in loop else 'max_iters'
+    whole = unit == 'max_epochs'
+    if epochs and (unit not in loop or not whole and not per_epoch):
+        raise RunError('--epochs: the config counts iterations, so it needs --data FOLDER; or pass '
+                       '--cfg-options train_cfg.max_iters=N')
+    old = loop[unit]
+    new = old if not epochs else epochs if whole else epochs * per_epoch
+
+    def scaled(value):
+        if isinstance(value, (list, tuple)):
+            return sorted({scaled(entry) for entry in value})
+        return min(new, max(1, round(value * new / old))) if 0 < value < math.inf else value
+    kept = []
+    for node in schedules(cfg):
+        same = node.get('by_epoch', True) == whole
+        if whole and not same and per_epoch and not node.get('begin'):  # a warm-up in iterations
+            node['end'] = min(node.get('end', math.inf), max(1, new * per_epoch // 10))
+        for key in TIMES if same else ():
+            if key in node:
+                node[key] = scaled(node[key])
+        if node.get('end', math.inf) > node.get('begin', 0):
+            kept.append(node)
+    cfg.param_scheduler = kept
+    for node in (loop, *(cfg.get('custom_hooks') or [])):
+        node.update({key: scaled(node[key]) for key in TIMES if key in node})
+    if 'dynamic_intervals' in loop:
+        loop['dynamic_intervals'] = [(scaled(at), step) for at, step in loop['dynamic_intervals']]
+    loop[unit] = new
+    every = loop.get('val_interval', 1)
+    every = min(every, new) if whole else min(new, max(scaled(every), per_epoch))
+    loop['val_interval'] = every
+    saving = lookup(cfg, 'default_hooks.checkpoint')
+    if saving and saving.get('by_epoch', True) == whole:
+        saving['interval'] = min(saving.get('interval', 1), new) if whole else every
+    if per_epoch:
+        if logging := lookup(cfg, 'default_hooks.logger'):
+            logging['interval'] = min(logging.get('interval', 10), max(1, per_epoch // 4))
+        total = new * per_epoch if whole else new
+        notes.append(f'{total / per_epoch:.4g} epochs of {per_epoch} iterations'
+                     + ('' if epochs else ", the recipe's; --epochs sets another length"))

@@ -1,0 +1,242 @@
+"""Runs ONNX files of tools/export_onnx.py with numpy, Pillow and onnxruntime alone: without torch.
+
+    from lape_mm.runtime import Model
+
+    model = Model('mask_rcnn.onnx')
+    found = model('photo.jpg')
+    for label, score, box in zip(found.labels, found.scores, found.boxes):
+        print(found.names[label], score, box)
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+PILLOW = {'pillow bicubic': Image.Resampling.BICUBIC, 'pillow bilinear': Image.Resampling.BILINEAR}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model finds in an image; what its task does not have is None.
+
+    Attributes:
+        names: of the classes, by label.
+        labels: (N,), the class of each object, or all classes by falling probability.
+        scores: (N,), 0..1, of the labels.
+        boxes: (N, 4), x1, y1, x2, y2 in pixels of the image.
+        masks: (N, H, W), bool.
+        label_map: (H, W), the class of each pixel.
+    """
+
+    names: tuple[str, ...]
+    labels: NDArray | None = None
+    scores: NDArray | None = None
+    boxes: NDArray | None = None
+    masks: NDArray | None = None
+    label_map: NDArray | None = None
+
+
+class Model:
+    """A classifier, detector or segmenter in an ONNX file; call it with an image.
+
+    The image is a path, a Pillow image, or an RGB array (H, W, 3) of uint8, of any size. It is
+    prepared as the config's test pipeline does, and boxes, masks and label maps are those of the
+    given image. Rotation in EXIF is applied.
+
+    Args:
+        file: path or content of the file.
+        options: ``onnxruntime.SessionOptions``, for example with a number of threads.
+
+    Raises:
+        ValueError: the file is not of tools/export_onnx.py, or the image cannot be read.
+    """
+
+    def __init__(self, file: str | PathLike | bytes, options: Any = None):
+        self.session = onnxruntime.InferenceSession(
+            file if isinstance(file, bytes) else str(file), options,
+            providers=['CPUExecutionProvider'])
+        written = self.session.get_modelmeta().custom_metadata_map
+        outputs = [output.name for output in self.session.get_outputs()]
+        if not {'task', 'img_size', 'mean'} <= set(written) or 'map0' in outputs:
+            raise ValueError(f'{"the content" if isinstance(file, bytes) else file}: expected a '
+                             'file that tools/export_onnx.py of this version has written')
+        self.notes: dict = {key: json.loads(value) for key, value in written.items()}
+        self.task: str = self.notes['task']
+        self.img_size: tuple[int, int] = tuple(self.notes['img_size'])
+        self.names = tuple(self.notes.get('names') or ())
+
+    def __call__(self, image: str | PathLike | Image.Image | NDArray) -> Prediction:
+        """What the model finds in an image, see the class."""
+        picture = read_image(image)
+        if self.task == 'classifier':
+            return self.classify(picture)
+        return self.detect(picture) if self.task == 'detector' else self.segment(picture)
+
+    def classify(self, picture: Image.Image) -> Prediction:
+        """Resizes, crops the middle, and sorts the classes."""
+        (height, width), (h, w) = self.img_size, picture.size[::-1]
+        part = self.notes.get('crop_pct', 1.)
+        if self.notes.get('keep_ratio'):
+            factor = max(height / h, width / w) / part
+            size = max(int(h * factor + 1e-6), height), max(int(w * factor + 1e-6), width)
+        else:
+            size = round(height / part), round(width / part)
+        top, left = round((size[0] - height) / 2), round((size[1] - width) / 2)
+        pixels = self.resize(picture, size)[top:top + height, left:left + width]
+        logits, = self.run(pixels)
+        odds = np.exp(logits - logits.max())
+        labels = np.argsort(-odds, kind='stable')
+        return Prediction(self.names or numbered(odds), labels, (odds / odds.sum())[labels])
+
+    def detect(self, picture: Image.Image) -> Prediction:
+        """Resizes to the file's size or into it, and moves boxes and masks back."""
+        height, width = picture.size[::-1]
+        size = fit((height, width), self.img_size) if self.notes.get('keep_ratio') \
+            else self.img_size
+        boxes, scores, labels, *masks = self.run(self.resize(picture, size))
+        scale = np.array([size[1] / width, size[0] / height] * 2, np.float32)
+        boxes = np.clip(boxes / scale, 0, np.array([width, height] * 2, np.float32))
+        kept = (scores > 0) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)  # none in the padding
+        boxes = boxes[kept]
+        return Prediction(
+            self.names or numbered(range(labels.max(initial=0) + 1)), labels[kept], scores[kept],
+            boxes, paste(masks[0][kept], boxes, (height, width),
+                         self.notes.get('mask_threshold', .5)) if masks else None)
+
+    def segment(self, picture: Image.Image) -> Prediction:
+        """Resizes as the config does, and averages the logits of overlapping windows."""
+        full = picture.size[::-1]
+        size = scale = self.notes.get('scale') or full
+        if self.notes.get('keep_ratio'):  # scale is the shorter and the longer side
+            size = fit(full, scale[::1 if full[0] <= full[1] else -1])
+        pixels = self.resize(picture, size)
+        logits: Any = 0.
+        count = np.zeros(size, np.float32)
+        for rows, columns in windows(size, self.img_size,
+                                     self.notes.get('stride') or self.img_size):
+            part = pixels[rows, columns]
+            found = self.run(part)[0][:, :part.shape[0], :part.shape[1]]
+            if part.shape[:2] == tuple(size):
+                logits = found
+            else:
+                logits = logits if count.any() else np.zeros((len(found), *size), np.float32)
+                logits[:, rows, columns] += found
+            count[rows, columns] += 1
+        return Prediction(self.names or numbered(logits),
+                          label_map=resize_planes(logits / count, full).argmax(axis=0))
+
+    def resize(self, picture: Image.Image, size: Sequence[int]) -> NDArray:
+        """A picture's pixels, (*size, 3), RGB, resized with the config's interpolation."""
+        if picture.size[::-1] == tuple(size):
+            return np.asarray(picture)
+        name = self.notes.get('interpolation', 'bilinear')
+        if name in PILLOW:
+            return np.asarray(picture.resize((size[1], size[0]), PILLOW[name]))
+        # OpenCV's bilinear interpolation, which does not blur before it shrinks
+        return np.asarray(picture.transform(
+            (size[1], size[0]), Image.Transform.AFFINE,
+            (picture.width / size[1], 0, 0, 0, picture.height / size[0], 0),
+            Image.Resampling.BILINEAR))
+
+    def run(self, pixels: NDArray) -> list[NDArray]:
+        """The file's outputs for RGB pixels (H, W, 3), padded at the bottom and on the right."""
+        if self.notes.get('channels', 'BGR') == 'BGR':
+            pixels = pixels[..., ::-1]
+        mean = np.array(self.notes['mean'] or [0.] * 3, np.float32)
+        canvas = np.empty((*self.img_size, 3), np.float32)
+        canvas[:] = mean[::-1] if self.notes['swaps_channels'] else mean
+        canvas[:pixels.shape[0], :pixels.shape[1]] = pixels
+        image = np.ascontiguousarray(canvas.transpose(2, 0, 1))[None]
+        return [output[0] for output in self.session.run(None, {'image': image})]
+
+
+def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
+    """A path, a Pillow image, or an RGB array (H, W, 3) of uint8, as an upright RGB picture.
+
+    Raises:
+        ValueError: it is none of them, or the file is broken.
+    """
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise ValueError(f'image: expected an RGB array (H, W, 3) of uint8, got '
+                             f'{image.shape} of {image.dtype}')
+        return Image.fromarray(np.ascontiguousarray(image))
+    try:
+        picture = image if isinstance(image, Image.Image) else Image.open(image)
+        picture = ImageOps.exif_transpose(picture)
+        if picture.mode.startswith('I'):  # 16 bits, which convert would clip
+            picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+        return picture.convert('RGB')
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f'{image}: cannot be read as an image ({error})') from error
+
+
+def numbered(classes: Any) -> tuple[str, ...]:
+    """Names for classes without names."""
+    return tuple(str(label) for label in range(len(classes)))
+
+
+def fit(size: Sequence[int], into: Sequence[int]) -> tuple[int, int]:
+    """The largest size with the ratio of (h, w) that fits into (H, W), rounded as mmcv does."""
+    factor = min(into[0] / size[0], into[1] / size[1])
+    return max(int(size[0] * factor + .5), 1), max(int(size[1] * factor + .5), 1)
+
+
+def windows(size: Sequence[int], window: Sequence[int], stride: Sequence[int]) \
+        -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the windows that cover an image; the last ones end at its edge."""
+    starts = [sorted({max(min(start, side - edge), 0)
+                      for start in range(0, max(side - edge, 0) + step, step)})
+              for side, edge, step in zip(size, window, stride)]
+    for top in starts[0]:
+        for left in starts[1]:
+            yield slice(top, min(top + window[0], size[0])), \
+                slice(left, min(left + window[1], size[1]))
+
+
+def resize_planes(planes: NDArray, size: Sequence[int]) -> NDArray:
+    """(C, h, w) to (C, *size), bilinear, as PyTorch does without align_corners."""
+    for axis, side in enumerate(size, 1):
+        length = planes.shape[axis]
+        if length == side:
+            continue
+        place = ((np.arange(side) + .5) * (length / side) - .5).clip(0, length - 1)
+        low = place.astype(int)
+        shape = [-1 if other == axis else 1 for other in range(3)]
+        part = (place - low).astype(np.float32).reshape(shape)
+        planes = planes.take(low, axis) * (1 - part) + \
+            planes.take(np.minimum(low + 1, length - 1), axis) * part
+    return planes
+
+
+def paste(masks: NDArray, boxes: NDArray, size: Sequence[int], threshold: float = .5) -> NDArray:
+    """Mask probabilities of boxes as masks of an image, bilinear, as mmdet pastes them.
+
+    Args:
+        masks: (N, h, w), the probability in each cell of a box.
+        boxes: (N, 4), x1 < x2, y1 < y2 in pixels.
+        size: (H, W) of the image.
+        threshold: least probability inside.
+
+    Returns:
+        (N, H, W), bool.
+    """
+    pasted = np.zeros((len(masks), *size), bool)
+    for mask, box, out in zip(masks, boxes, pasted):
+        parts, weights = [], []
+        for axis, (cells, side) in enumerate(zip(mask.shape, size)):
+            low, high = box[1 - axis], box[3 - axis]
+            first, last = max(int(low) - 1, 0), min(int(np.ceil(high)) + 1, side)
+            place = (np.arange(first, last) + .5 - low) / (high - low) * cells - .5
+            parts.append(slice(first, last))
+            weights.append(np.maximum(1 - np.abs(place[:, None] - np.arange(cells)), 0))
+        out[tuple(parts)] = weights[0] @ mask @ weights[1].T >= threshold
+    return pasted

@@ -1,0 +1,203 @@
+"""Predictions of files, hostile uploads, and the page in a real browser."""
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip('onnxruntime')
+pytest.importorskip('mmengine')
+
+from lape_mm.demo.drawing import draw  # noqa: E402
+from lape_mm.demo.page import checked  # noqa: E402
+from lape_mm.demo.predict import results, run_lengths  # noqa: E402
+from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
+from lape_mm.runtime import Prediction  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+def detector(scores=(.9, .2)):
+    masks = np.zeros((2, 40, 60), bool)
+    masks[0, 5:20, 10:30] = masks[1, 30:, 40:] = True
+    return Prediction(('cat', 'dog'), np.array([1, 0]), np.array(scores, np.float32),
+                      np.array([[10, 5, 30, 20], [40, 30, 60, 40]], np.float32), masks)
+
+
+def test_entries_are_coco_results(tmp_path):
+    pytest.importorskip('pycocotools')
+    from pycocotools import mask as coder
+    entry, = results(detector(), tmp_path / '000042.jpg', .3)
+    assert (entry['image_id'], entry['category_id'], entry['category']) == (42, 1, 'dog')
+    assert entry['bbox'] == [10, 5, 20, 15]
+    coded = coder.frPyObjects(entry['segmentation'], 40, 60)
+    np.testing.assert_array_equal(coder.decode(coded).astype(bool), detector().masks[0])
+    assert len(list(results(detector(), tmp_path / 'a.jpg', .1))) == 2
+    for mask in (np.zeros((3, 2), bool), np.ones((3, 2), bool), np.eye(3, dtype=bool)):
+        coded = coder.frPyObjects(run_lengths(mask), *mask.shape)
+        np.testing.assert_array_equal(coder.decode(coded).astype(bool), mask)
+
+
+def test_what_is_drawn():
+    plain = Image.new('RGB', (60, 40), 'black')
+    high, low = (np.asarray(draw(plain, detector(), score)) for score in (.5, .1))
+    assert high[10, 20].any() and not high[35, 50].any() and low[35, 50].any()
+    assert not np.asarray(draw(plain, detector(), .95)).any()
+    label_map = np.zeros((40, 60), int)
+    label_map[:, 30:] = 1
+    drawn = np.asarray(draw(plain, Prediction(('road', 'sky'), label_map=label_map)))
+    assert (drawn[39, 0] != drawn[39, 59]).any()
+    classes = Prediction(('cat', 'dog'), np.array([1, 0]), np.array([.8, .2]))
+    assert np.asarray(draw(plain, classes)).any()
+
+
+def hostile(folder, count):
+    """Sound images and what may be uploaded in their place: (path, whether it is an image)."""
+    rng, pixels = random.Random(0), np.random.default_rng(0).integers(
+        0, 255, (30, 40, 3)).astype(np.uint8)
+    sound = folder / 'sound.jpg'
+    Image.fromarray(pixels).save(sound)
+    content = sound.read_bytes()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    for number in range(count):
+        kind, path = number % 10, folder / f'{number}.jpg'
+        if kind == 0:
+            path.write_text('no image at all')
+        elif kind == 1:
+            path.write_bytes(content[:rng.randrange(len(content) // 2)])
+        elif kind == 2:
+            path.write_bytes(rng.randbytes(500))
+        elif kind == 3:
+            Image.fromarray(pixels).save(path, exif=exif)
+        elif kind == 4:
+            Image.fromarray(pixels[..., 0].astype(np.uint16) * 256).save(path, 'PNG')
+        elif kind == 5:
+            Image.fromarray(pixels).save(path, 'GIF', save_all=True, append_images=[
+                Image.fromarray(255 - pixels)])
+        elif kind == 6:
+            Image.fromarray(pixels).convert(rng.choice(['L', 'P', 'CMYK', '1'])).save(path, 'TIFF')
+        elif kind == 7:
+            Image.new('1', (9000, 9000)).save(path, 'PNG')  # small as a file
+        elif kind == 8:
+            path.write_bytes(b'')
+        else:
+            damaged = bytearray(content)
+            for _ in range(20):
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            path.write_bytes(damaged)
+        yield path, {3: True, 4: True, 5: True, 6: True, 9: None}.get(kind, False)
+
+
+def test_hostile_uploads_end_in_a_message(tmp_path):
+    for path, sound in hostile(tmp_path, 200):
+        try:
+            picture = checked(str(path))
+        except ValueError as error:
+            assert not sound, (path, error)
+            assert str(tmp_path) not in str(error) and len(str(error).splitlines()) == 1
+        else:
+            assert sound is not False and picture.mode == 'RGB'
+            if path.stem.endswith('3'):
+                assert picture.size == (30, 40)
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+    """A Mask R-CNN of the quick start with random weights: its boxes have low scores."""
+    if lacking := missing(*TOOLBOXES['mmdet']):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    from lape_mm.runs.checks.build import build_model
+    from lape_mm.runs.config import load_config
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp('demo') / 'random.pth'
+    torch.save(build_model(load_config('configs/quickstart/mask_rcnn.py')).state_dict(), path)
+    return path
+
+
+@pytest.mark.long
+def test_files_are_predicted(checkpoint, tmp_path):
+    for name in ('one', 'two'):
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3)).astype(
+            np.uint8)).save(tmp_path / f'{name}.png')
+    (tmp_path / 'broken.jpg').write_text('text')
+    out = tmp_path / 'out'
+    done = subprocess.run(
+        [sys.executable, 'tools/predict.py', 'configs/quickstart/mask_rcnn.py', str(checkpoint),
+         '--inputs', str(tmp_path), '--out', str(out), '--score', '0'],
+        cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'left out' in done.stdout and '2 of 3 inputs' in done.stdout
+    assert {path.name for path in out.iterdir()} == {'one.jpg', 'two.jpg', 'predictions.json'}
+    entries = json.loads((out / 'predictions.json').read_text())
+    assert {entry['image_id'] for entry in entries} == {'one.png', 'two.png'}
+
+
+@pytest.fixture
+def browser():
+    if not which('chromium') or not which('chromedriver') or missing('selenium', 'gradio'):
+        pytest.skip('needs chromium, chromedriver, selenium and gradio')
+    from selenium import webdriver
+    options = webdriver.ChromeOptions()
+    options.binary_location = which('chromium')
+    for word in ('--headless=new', '--no-sandbox', '--disable-gpu', '--window-size=1400,1400',
+                 '--disable-dev-shm-usage'):
+        options.add_argument(word)
+    driver = webdriver.Chrome(options=options,
+                              service=webdriver.ChromeService(which('chromedriver')))
+    yield driver
+    driver.quit()
+
+
+@pytest.mark.long
+def test_the_page_in_a_browser(checkpoint, tmp_path, browser):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3)).astype(
+        np.uint8)).save(tmp_path / 'photo.png')
+    (tmp_path / 'text.jpg').write_text('no image')
+    port = 7900 + os.getpid() % 100
+    page = subprocess.Popen(
+        [sys.executable, 'tools/demo.py', 'configs/quickstart/mask_rcnn.py', str(checkpoint),
+         '--score', '0', '--port', str(port)], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        wait = WebDriverWait(browser, 90)
+
+        def opened(_):
+            assert page.poll() is None, page.stdout.read()
+            try:
+                browser.get(f'http://127.0.0.1:{port}')
+                return browser.find_elements(By.CSS_SELECTOR, '#image input[type=file]')
+            except Exception:
+                time.sleep(1)
+        wait.until(opened)
+
+        def picture(_=None):
+            found = browser.find_elements(By.CSS_SELECTOR, '#out0 img')
+            return found and found[0].get_attribute('src')
+        browser.find_element(By.CSS_SELECTOR, '#image input[type=file]').send_keys(
+            str(tmp_path / 'photo.png'))
+        many = wait.until(picture)
+        number = browser.find_element(By.CSS_SELECTOR, '#score input[type=number]')
+        number.send_keys(Keys.CONTROL, 'a')
+        number.send_keys('1', Keys.TAB)
+        wait.until(lambda _: picture() not in (None, many))
+        browser.refresh()
+        wait.until(lambda _: browser.find_elements(By.CSS_SELECTOR, '#image input[type=file]'))
+        browser.find_element(By.CSS_SELECTOR, '#image input[type=file]').send_keys(
+            str(tmp_path / 'text.jpg'))
+        wait.until(lambda _: 'text.jpg cannot be read as an image'
+                   in browser.find_element(By.TAG_NAME, 'body').text)
+    finally:
+        page.terminate()
+        page.wait(20)
