@@ -131,8 +131,8 @@ def images(cfg: Config, size: int, validation: bool = False) -> dict:
         return demo_track_inputs(1, 1 if validation else 2, [] if validation else [0],
                                  (3, size, size), num_classes=count, with_mask=True)
     shapes = [(3, size, size)] * 2
-    data = demo_mm_inputs(2, shapes, num_items=[3, 2], num_classes=min(max(count, 2), 200), with_mask=True,
-                          with_semantic=True, use_box_type=True)
+    data = demo_mm_inputs(2, shapes, num_items=[3, 2], num_classes=min(max(count, 2), 200),
+                          with_mask=True, with_semantic=True, use_box_type=True)
     for sample, proposals in zip(data['data_samples'], demo_mm_proposals(shapes, 20)):
         sample.proposals = proposals  # of Fast R-CNN
         instances = sample.gt_instances

@@ -37,7 +37,7 @@ CLASSES = {'vit_adapter': 'ViTAdapter', 'deit': 'DeiT', 'swin': 'Swin'}
 DROP_PATH = {'tiny': .1, 'small': .2, 'base': .3, 'large': .4}
 LEVELS = (0, 1, 2, 3)  # strides 4, 8, 16 and 32
 HEADS = ('head', 'roi_head', 'decode_head', 'auxiliary_head', 'bbox_head', 'mask_head', 'rpn_head',
-         'panoptic_head', 'semantic_head', 'query_head')
+         'panoptic_head', 'semantic_head', 'query_head', 'track_head')
 IMAGENET = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
 PREPROCESSOR = r'(model\.|model\.detector\.)?data_preprocessor(\.data_preprocessor)*'
 # ViT-Adapter's for detection and segmentation, DeiT's for a total batch of 1024
