@@ -45,8 +45,9 @@ SCALING = .9
 
 
 def configs() -> Iterator[Path]:
-    """The full-scale configs with MPVG."""
-    yield from sorted((ROOT / 'configs').rglob('*-mpvg_*.py'))
+    """The full-scale configs with MPVG, except those that start from published weights."""
+    yield from sorted(path for path in (ROOT / 'configs').rglob('*-mpvg_*.py')
+                      if not re.search('dino|mae', path.name))
 
 
 def sample(cfg: Config, height: int, width: int):

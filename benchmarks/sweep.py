@@ -191,7 +191,7 @@ def page(record: dict) -> str:
              'Made by `python benchmarks/sweep.py`: one plain config of every algorithm folder, '
              'built, with one training', 'and one validation step on random images. '
              '[Any config](any_config.md) says what `--backbone` does.', '',
-             '| | works | refused | fails | bar |', '|---|---|---|---|---|']
+             '| measured | works | refused | fails | bar |', '|---|---|---|---|---|']
     for package, bar in BARS.items():
         found = Counter(one['result'] for one in record['configs']
                         if one['config'].startswith(package))

@@ -118,12 +118,9 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
     size = aligned_height, aligned_width
     if rois.device.type == 'cpu':  # on a GPU the check would synchronise
         # for such a box torchvision reads outside of the map
-        bad = ~rois.isfinite().all(dim=1)
-        if aligned:
-            bad |= (rois[:, 3:] < rois[:, 1:3]).any(dim=1)
-        if bad.any():
-            raise ValueError('RoIAlign: boxes must be finite, with x1 <= x2 and y1 <= y2, got '
-                             f'{rois[bad][0, 1:].tolist()}')
+        if (bad := ~rois.isfinite().all(dim=1)).any():
+            raise ValueError(f'RoIAlign: boxes must be finite, got {rois[bad][0, 1:].tolist()}')
+        rois = without_inverted(rois, sampling_ratio)
     if pool_mode:
         output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
         return
@@ -147,6 +144,8 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
                        aligned: bool) -> None:
     """Fills ``grad_input``, (B, C, H, W)."""
     size = aligned_height, aligned_width
+    if rois.device.type == 'cpu':
+        rois = without_inverted(rois, sampling_ratio)
     if pool_mode:
         grad_input.copy_(vision._roi_align_backward(
             grad_output, rois, spatial_scale, *size, *grad_input.shape, sampling_ratio, aligned))
@@ -159,6 +158,18 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
             fine = bins.unflatten(4, (rows, columns)).transpose(3, 4).flatten(4).flatten(2, 3)
             grad_input += vision._roi_align_backward(
                 fine, rois[few], spatial_scale, *fine.shape[2:], *grad_input.shape, 1, aligned)
+
+
+def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
+    """RoIs with empty boxes in the place of those with x2 < x1 or y2 < y1.
+
+    Detectors that refine boxes, such as Sparse R-CNN, make some. On a GPU mmcv takes no sample from
+    them, while torchvision's CPU operator fails.
+    """
+    if sampling_ratio > 0:
+        return rois
+    inverted = (rois[:, 3:] < rois[:, 1:3]).any(dim=1, keepdim=True)
+    return torch.cat([rois[:, :3], rois[:, 1:3].where(inverted, rois[:, 3:])], dim=1)
 
 
 def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, aligned: bool) \

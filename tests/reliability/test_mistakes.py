@@ -32,7 +32,7 @@ BACKBONE = [
      'last=9 expected'),
     ('deit', 'model.backbone.arch.embed_dim=100', 'embed_dim=100 num_heads=3'),
     ('deit', 'model.backbone.arch.dept=6', 'arch.dept=6 depth'),
-    ('deit', 'model.backbone.arch=huge', "arch='huge' 'tiny'"),
+    ('deit', 'model.backbone.arch=enormous', "arch='enormous' 'tiny'"),
     ('deit', 'model.backbone.arch.num_heads=0', 'arch.num_heads=0 at least 1'),
     ('deit', 'model.backbone.img_size=8', 'img_size=8 at least 16 patch'),
     ('deit', 'model.backbone.patch_size=0', 'patch_size=0 at least 1'),
