@@ -11,6 +11,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import site
 import sys
 import time
 from collections import Counter
@@ -132,9 +133,12 @@ def images(cfg: Config, size: int, validation: bool = False) -> dict:
                                  (3, size, size), num_classes=count, with_mask=True)
     shapes = [(3, size, size)] * 2
     data = demo_mm_inputs(2, shapes, num_items=[3, 2], num_classes=min(max(count, 2), 200),
-                          with_mask=True, with_semantic=True, use_box_type=True)
+                          with_mask="'with_mask': True" in str(cfg.to_dict()),
+                          with_semantic=True, use_box_type=True)
     for sample, proposals in zip(data['data_samples'], demo_mm_proposals(shapes, 20)):
-        sample.proposals = proposals  # of Fast R-CNN
+        if not cfg.model.get('rpn_head'):
+            sample.proposals = proposals  # of Fast R-CNN
+        sample.set_metainfo(dict(homography_matrix=torch.eye(3).numpy()))  # of Soft Teacher
         instances = sample.gt_instances
         instances.labels = instances.labels.clamp(max=count - 1)
         if 'stuff' not in str(cfg.model) and 'semantic' not in str(cfg.model):
@@ -181,6 +185,7 @@ def isolated(name: str, backbone: str) -> dict:
     process.kill()
     process.join()
     seconds = round(time.perf_counter() - start, 1)
+    reason = reason.replace(site.getsitepackages()[0], 'SITE')  # no path of this machine
     print(f'{result:8} {seconds:5.1f} s  {name}  {reason}', flush=True)
     return dict(config=name, result=result, reason=reason, seconds=seconds)
 
