@@ -46,13 +46,18 @@ def title_layers(axes, count: int) -> None:
 def draw_similarity(models: Models) -> Figure:
     """Two rows a model: the whole matrices, and the maps of the middle patch."""
     columns = depth_of(models, 'map')
-    figure, axes = panels(2 * len(models), columns)
+    raw = any('raw' in arrays for arrays in models.values())
+    figure, axes = panels(2 * len(models), columns + raw)
     for row, (label, arrays) in enumerate(models.items()):
         for name, line in (('matrix', axes[2 * row]), ('map', axes[2 * row + 1])):
             for layer, values in by_layer(arrays, name).items():
                 drawn = show(line[layer], values, vmin=0, vmax=1, cmap='magma')  # as LaPE's script
             patches = 'all patches' if name == 'matrix' else 'one patch'
             line[0].set_ylabel(f'{label}\n{patches}', **SMALL)
+        if 'raw' in arrays:
+            show(axes[2 * row + 1, -1], arrays['raw'], vmin=0, vmax=1, cmap='magma')
+    if raw:
+        axes[0, -1].set_title('raw PE', **SMALL)
     title_layers(axes, columns)
     figure.colorbar(drawn, ax=axes, shrink=.6, aspect=30, label='cosine similarity')
     return figure

@@ -55,6 +55,7 @@ class Record:
         attention_distance: (heads,), in pixels.
         attention_maps: (heads, h, w), attention of the class token, or else of the middle patch;
             with windows, of the middle of every window, whose size is (h, w).
+        table: (h * w, C), the first PE table, resized to the images, or None.
         feature_maps: one entry a level, not a layer: (B, h, w), L2 norms over the channels of the
             maps that the backbone returns; empty for classifiers.
     """
@@ -66,6 +67,7 @@ class Record:
     last: LastNorm | None
     attention_distance: list[np.ndarray]
     attention_maps: list[np.ndarray]
+    table: np.ndarray | None = None
     feature_maps: list[np.ndarray] = field(default_factory=list)
 
 
@@ -192,6 +194,8 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
         class_token=first.class_token,
         last=last_norm(encoder, [watch for watch, _ in seen], encoder.grid_of(pixels)),
         attention_distance=mean('distance'), attention_maps=mean('maps'),
+        table=to_array(encoder.tables(encoder.grid_of(pixels))[0][0])[first.num_prefix_tokens:]
+        if encoder.table_names else None,
         feature_maps=[np.stack(levels) for levels in zip(*(maps for _, maps in seen))])
 
 

@@ -51,7 +51,7 @@ def finite(value: float) -> float | None:
 
 
 def measure_similarity(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``map{l}`` (h, w), ``matrix{l}`` (N, N), both -1..1."""
+    """``map{l}`` (h, w), ``matrix{l}`` (N, N), ``raw`` (h, w), of the table; all -1..1."""
     arrays: Arrays = {}
     means: list[float | None] = []
     for layer, entry in enumerate(entries):
@@ -69,6 +69,10 @@ def measure_similarity(entries: list[LayerPE], record: Record) -> tuple[Arrays, 
             row = np.array([cosine(patches[query], patch) for patch in patches])
         means.append(mean)
         arrays[layer_name('map', layer)] = row.reshape(entry.grid)
+    if arrays and record.table is not None:
+        query = record.table[center(record.grids[0])]
+        arrays['raw'] = np.array([cosine(query, patch) for patch in record.table]).reshape(
+            record.grids[0])
     return arrays, {'mean similarity of two patches': means} if arrays else {}
 
 
@@ -196,7 +200,8 @@ def measure_features(entries: list[LayerPE], record: Record) -> tuple[Arrays, Nu
 SECTIONS = (
     Section('similarity', 'Position similarity', "LaPE, similarity maps (its official script)",
             'Cosine similarity of the PE that each layer receives: between all patches (large '
-            'squares), and between the middle patch and all others (small maps). A bright spot in '
+            'squares), and between the middle patch and all others (small maps; the last one is of '
+            'the raw table). A bright spot in '
             'the middle means that PE tells the layer where a patch is. A layer whose picture '
             'differs from its neighbours receives PE of its own.', measure_similarity),
     Section('bias', 'Relative position bias', "LaPE, similarity maps (its official script)",

@@ -237,6 +237,9 @@ def test_sections_of_a_mpvg_model_by_hand():
     found = sections.measure(entries, seen)
     assert set(found) == {'similarity', 'heatmaps', 'correlation', 'last_norm', 'token_norms',
                           'attention_distance', 'attention'}
+    raw = model.pos_embed[0].detach().double().numpy()
+    assert found['similarity'][0]['raw'][1, 0] == pytest.approx(1)
+    assert found['similarity'][0]['raw'][2, 1] == pytest.approx(cosine(raw[2], raw[5]))
     arrays, numbers = found['correlation']
     expected = [np.corrcoef(seen.tokens[layer].ravel(), entries[layer].values.ravel())[0, 1]
                 for layer in range(3)]
