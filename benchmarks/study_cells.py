@@ -72,6 +72,7 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
 ON_GPU = {'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
           'train_dataloader.num_workers': 4, 'val_dataloader.num_workers': 1}
 AVERAGED = {'model.backbone.class_token': False}
+GRAFT = {'model.backbone.init_cfg.graft': True}
 CLASSIFIER = 'studies/deit_imagenet-mini'
 TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
 # digests; docs/evidence.md describes the data
@@ -141,6 +142,21 @@ STUDIES = {
                    'Norm(w)': 'norm', 'g Norm(w)': 'norm_scalar', 'G Norm(w)': 'norm_channel',
                }.items()},
         }, IMAGENET_MINI),
+    'grafting_ade': Study(
+        'A pre-trained ViT in ViT-Adapter, UperNet on ade_mini',
+        'studies/upernet_vit-adapter-small_ade-mini', 'mIoU', {
+            'default': Cell('default'),
+            'pvg, grafted': Cell('pvg', GRAFT),
+            'mpvg, grafted': Cell('mpvg', GRAFT),
+            'mpvg, norms at one': Cell('mpvg'),
+            'default, from scratch': Cell('default', {'model.backbone.init_cfg': None}),
+        }, ADE_MINI, seeds=(0, 1)),
+    'grafting_coco': Study(
+        'A pre-trained ViT in ViT-Adapter, Mask R-CNN on the people of coco_mini',
+        'studies/mask-rcnn_vit-adapter-small_coco-mini', 'coco/bbox_mAP_50', {
+            'default': Cell('default'),
+            'mpvg, grafted': Cell('mpvg', GRAFT),
+        }, COCO_MINI, digits=4, seeds=(0, 1)),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
         CIFAR100, options=ON_GPU, gpu=True),
