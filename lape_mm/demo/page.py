@@ -77,12 +77,12 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
         if picture is None:
             return [None, *[None] * len(models)]
         found = [model(picture) for model in models.values()]
-        return [(picture, found), *again((picture, found), least)]
+        return [(picture, found), *(draw(picture, one, least) for one in found)]
 
     def again(seen: tuple[Image.Image, list[Prediction]] | None, least: float):
-        if seen is None:
-            return [None] * len(models)
-        return [draw(seen[0], found, least) for found in seen[1]]
+        drawn = [None] * len(models) if seen is None else [
+            draw(seen[0], found, least) for found in seen[1]]
+        return drawn if len(drawn) > 1 else drawn[0]  # as Gradio wants them
 
     with gr.Blocks(title='lape_mm', analytics_enabled=False) as page:
         gr.Markdown(f'# {", ".join(models)}')
@@ -98,6 +98,7 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
                     gr.Examples(examples, image, elem_id='examples')
             with gr.Column(scale=2):
                 shown = [gr.Image(label=name, interactive=False, elem_id=f'out{index}',
+                                  buttons=['download', 'fullscreen'],
                                   format='jpeg') for index, name in enumerate(models)]
         button.click(run, [image, least], [seen, *shown], api_visibility='private')
         image.upload(run, [image, least], [seen, *shown], api_visibility='private')
