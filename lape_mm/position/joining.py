@@ -67,12 +67,12 @@ class JoiningProtocol(Protocol):
 
     A new kind of joining implements `class_token`, `num_tables` and `plan`, and overrides the rest
     if it has norms. An entry in `PRESETS` gives it a name for configs.
-
-    Attributes:
-        needs_table: whether it says nothing without a PE table, beside rotary PE.
     """
 
-    needs_table: bool = True
+    @property
+    def needs_table(self) -> bool:
+        """Whether it says nothing without a PE table, beside rotary PE."""
+        return True
 
     @property
     @abstractmethod
@@ -183,7 +183,7 @@ class Joining(JoiningProtocol):
         return self.last is None and not (self.add_to_input and layerwise)
 
     @property
-    def needs_table(self) -> bool:  # type: ignore[override]
+    def needs_table(self) -> bool:
         """All but the default, which rotary PE replaces."""
         return self.first_layer is not None or self.last is not None
 
