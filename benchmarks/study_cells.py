@@ -150,13 +150,13 @@ STUDIES = {
             'mpvg, grafted': Cell('mpvg', GRAFT),
             'mpvg, norms at one': Cell('mpvg'),
             'default, from scratch': Cell('default', {'model.backbone.init_cfg': None}),
-        }, ADE_MINI, seeds=(0, 1)),
+        }, ADE_MINI),
     'grafting_coco': Study(
         'A pre-trained ViT in ViT-Adapter, Mask R-CNN on the people of coco_mini',
         'studies/mask-rcnn_vit-adapter-small_coco-mini', 'coco/bbox_mAP_50', {
             'default': Cell('default'),
             'mpvg, grafted': Cell('mpvg', GRAFT),
-        }, COCO_MINI, digits=4, seeds=(0, 1)),
+        }, COCO_MINI, digits=4),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
         CIFAR100, options=ON_GPU, gpu=True),

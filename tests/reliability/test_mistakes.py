@@ -70,7 +70,6 @@ BACKBONE = [
     ('mask_rcnn', 'model.backbone.interaction_indexes=[(0,2),(3,4)]', '(3, 4) 0..5'),
     ('mask_rcnn', 'model.backbone.interaction_indexes=[(3,5),(0,2)]', '(0, 2) in order'),
     ('mask_rcnn', 'model.backbone.variant=detect', "'detect' 'detection'"),
-    ('mask_rcnn', 'model.backbone.patch_size=0', 'patch_size=0'),
     ('upernet', 'model.backbone.interaction_indexes=[(0,1),(2,3)]', 'four'),
 ]
 NAMES = [
