@@ -36,7 +36,7 @@ BARS = dict(mmseg=47, mmdet=95)
 COMMON = ('coco', 'ade20k', 'cityscapes')
 RESULTS = ('works', 'refused', 'fails')
 LIMIT = 600  # seconds
-FEW = dict(nms_pre=100, max_per_img=20, num=32, nms_post=100)
+FEW = dict(nms_pre=100, max_per_img=100, num=32, nms_post=100)
 ADAMW = dict(optimizer=dict(type='AdamW', lr=1e-4))  # for trackers that are only tested
 SIZES = dict(mmdet=(128, 256, 512), mmseg=(64, 128, 512))  # some losses need larger maps
 
@@ -129,10 +129,11 @@ def images(cfg: Config, size: int, validation: bool = False) -> dict:
     count = min([value for value in classes if value > 1], default=1)
     kind = lookup(cfg, 'model.data_preprocessor.type')
     if kind == 'TrackDataPreprocessor':
-        return demo_track_inputs(1, 1 if validation else 2, [] if validation else [0],
+        return demo_track_inputs(1, 1 if validation else 2, None if validation else [0],
                                  (3, size, size), num_classes=count, with_mask=True)
-    shapes = [(3, size, size)] * 2
-    data = demo_mm_inputs(2, shapes, num_items=[3, 2], num_classes=min(max(count, 2), 200),
+    shapes = [(3, size, size)] * (1 if validation else 2)  # mmdet tests images one by one
+    data = demo_mm_inputs(len(shapes), shapes, num_items=[3, 2][:len(shapes)],
+                          num_classes=min(max(count, 2), 200),
                           with_mask="'with_mask': True" in str(cfg.to_dict()),
                           with_semantic=True, use_box_type=True)
     for sample, proposals in zip(data['data_samples'], demo_mm_proposals(shapes, 20)):

@@ -257,6 +257,7 @@ def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, o
                                   *, with_bias: bool, **settings) -> None:
     """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weights samples."""
     bias = bias if with_bias else unmodulated(input, weight)[1]
+    offset, mask = (first_values(one, output) for one in (offset, mask))
     output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
                                       True))
 
@@ -267,11 +268,25 @@ def modulated_deform_conv_backward(
         grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
         **settings) -> None:
     """Fills the gradients."""
+    offset, mask = (first_values(one, grad_output) for one in (offset, mask))
     grads = deform_conv_grads(grad_output, input, weight, offset, mask, modulated(settings))
-    for target, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads):
-        target.copy_(grad)
+    grad_input.copy_(grads[0])
+    grad_weight.copy_(grads[1])
+    for target, grad in zip((grad_offset, grad_mask), grads[2:]):
+        first_values(target.zero_(), grad).copy_(grad)
     if with_bias:
         grad_bias.copy_(grads[4])
+
+
+def first_values(maps: Tensor, output: Tensor) -> Tensor:
+    """Offsets or masks as large as ``output``, (B, C, h, w): of larger ones the first values a sample.
+
+    So mmcv's operator reads what DyHead hands to the coarser levels. The result is a view.
+    """
+    if maps.shape[2:] == output.shape[2:]:
+        return maps
+    count = maps.shape[1] * output.shape[2] * output.shape[3]
+    return maps.flatten(1)[:, :count].unflatten(1, (maps.shape[1], *output.shape[2:]))
 
 
 def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tensor,

@@ -245,3 +245,21 @@ def test_masks_of_psanet(kind):
                         expected[:, row * 3 + column, to[0], to[1]] = value
     torch.testing.assert_close(layer(mask), expected)
     assert torch.autograd.gradcheck(layer, mask.requires_grad_())
+
+
+@ours
+def test_modulated_deform_conv_reads_the_first_values_of_larger_offsets():
+    """As DyHead hands them to the coarser level."""
+    torch.manual_seed(0)
+    image, weight = torch.rand(2, 3, 4, 4), torch.rand(5, 3, 3, 3)
+    offset, mask = torch.randn(2, 18, 8, 8), torch.rand(2, 9, 8, 8)
+    results = []
+    for cut in (False, True):
+        given = [value.clone().requires_grad_() for value in (offset, mask)]
+        read = [value.flatten(1)[:, :value.shape[1] * 16].view(2, -1, 4, 4) if cut else value
+                for value in given]
+        found = ops.modulated_deform_conv2d(image, *read, weight, None, 1, 1)
+        found.square().sum().backward()
+        results.append([found, *(value.grad for value in given)])
+    for one, other in zip(*results):
+        torch.testing.assert_close(one, other)
