@@ -279,7 +279,7 @@ def modulated_deform_conv_backward(
 
 
 def first_values(maps: Tensor, output: Tensor) -> Tensor:
-    """Offsets or masks as large as ``output``, (B, C, h, w): of larger ones the first values a sample.
+    """Offsets or masks of the output's size, (B, C, h, w): of larger ones the first values.
 
     So mmcv's operator reads what DyHead hands to the coarser levels. The result is a view.
     """
