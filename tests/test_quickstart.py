@@ -8,10 +8,12 @@ import pytest
 pytest.importorskip('mmengine', reason='the quick start needs a toolbox')
 
 import torch  # noqa: E402
-from quickstarts import FEW, SCOPES, arguments, shorter  # noqa: E402
+from quickstarts import FEW, SCOPES, arguments, config, shorter  # noqa: E402
 
 from lape_mm.runs.config import load_config  # noqa: E402
+from lape_mm.runs.errors import RunError  # noqa: E402
 from lape_mm.runs.session import build_runner, train  # noqa: E402
+from lape_mm.runs.session import test as evaluate  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +66,23 @@ def test_a_classifier_becomes_a_detectors_backbone(tmp_path):
         'model.backbone.init_cfg.checkpoint': str(checkpoint)}))
     log, = (tmp_path / 'det').glob('*/*.log')
     assert "100.00 % of the ViT's weights found" in log.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('task', ['deit', 'upernet'])
+def test_averaged_weights_checkpointing_and_averaged_views(task, tmp_path, capsys):
+    given = arguments(task, tmp_path, **FEW, **shorter(task))
+    given.ema = given.act_checkpoint = True
+    train(given)
+    path = next(path for path in tmp_path.glob('*.pth') if 'best' not in path.name)
+    assert 'ema_state_dict' in torch.load(path, weights_only=False)
+    capsys.readouterr()
+    given.checkpoint, given.tta, given.out, given.show_dir = str(path), True, None, None
+    evaluate(given)
+    assert 'metrics:' in capsys.readouterr().out
+    given.config = config('mask_rcnn')
+    with pytest.raises(RunError, match='--tta: mmdet averages boxes alone'):
+        evaluate(given)
 
 
 @pytest.mark.long

@@ -33,6 +33,8 @@ def set_tta(cfg: Config) -> None:
     model = cfg.get('tta_model') or ConfigDict(MODELS[scope])
     pipeline = cfg.get('tta_pipeline') or augmented(dataset.pipeline, RATIOS[scope])
     cfg.model = ConfigDict(model, module=cfg.model)
+    if scope == 'mmpretrain':  # whose hook cannot draw several versions of an image
+        cfg.default_hooks.pop('visualization', None)
     dataset.pipeline = deepcopy(pipeline)
 
 
