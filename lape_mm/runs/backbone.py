@@ -17,6 +17,7 @@ from mmengine.config import Config, ConfigDict
 from timm.layers import to_2tuple
 
 from lape_mm import backbones
+from lape_mm.backbones.archs import ARCHS
 
 from .checks.build import silence
 from .config import entries, lookup, walk
@@ -50,11 +51,14 @@ def set_backbone(cfg: Config, name: str) -> None:
     """Replaces the backbone of a config in place, and what depends on it.
 
     Args:
-        name: ``vit_adapter_ARCH``, ``deit_ARCH`` or ``swin_ARCH``.
+        name: ``vit_adapter_ARCH``, ``deit_ARCH`` or ``swin_ARCH``; an arch alone, such as
+            ``dinov2_small``, is a ViT-Adapter, and a DeiT in mmpretrain.
 
     Raises:
         RunError: the name is unknown, or a part of the config has no place for the new maps.
     """
+    if name in ARCHS:
+        name = f'{"deit" if cfg.default_scope == "mmpretrain" else "vit_adapter"}_{name}'
     kind, arch = parse(name)
     try:
         with registry.MODELS.switch_scope_and_registry(cfg.default_scope), silence():
@@ -81,7 +85,8 @@ def parse(name: str) -> tuple[str, str]:
                 raise RunError(f'--backbone {name}: {error}') from error
             return cls, arch
     raise RunError(f'--backbone {name}: expected '
-                   f'{", ".join(f"{prefix}_ARCH" for prefix in CLASSES)}, such as deit_tiny')
+                   f'{", ".join(f"{prefix}_ARCH" for prefix in CLASSES)}, such as deit_tiny, or '
+                   'an arch such as dinov2_small')
 
 
 class Replacement:

@@ -75,6 +75,14 @@ def test_changes_are_printed_and_options_win(capsys):
     assert cfg.param_scheduler[0].eta_min == pytest.approx(1e-4 * 12e-5 / .01)
 
 
+def test_an_arch_alone_is_a_vit_adapter():
+    short, whole = (load_config(RETINANET, backbone=name)
+                    for name in ('dinov2_small', 'vit_adapter_dinov2_small'))
+    assert short.model == whole.model and short.model.neck.in_channels == [384] * 4
+    named = load_config('mmpretrain::resnet/resnet50_8xb32_in1k.py', backbone='deit3_small')
+    assert named.model.backbone.type == 'lape_mm.DeiT'
+
+
 def test_an_adamw_and_the_clipping_of_a_config_stay():
     cfg = load_config('mmdet::detr/detr_r50_8xb2-150e_coco.py', backbone='vit_adapter_tiny')
     wrapper = cfg.optim_wrapper
