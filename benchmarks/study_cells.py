@@ -127,8 +127,13 @@ STUDIES = {
                 dict(first_layer=1), {'model.backbone.class_token': True}),
             'pvg': Cell('pvg'),
             'mpvg': Cell('mpvg'),
-            'pvg, two last biases': Cell('pvg', {'optim_wrapper.paramwise_cfg.custom_keys': {
-                'backbone.norm.bias': dict(lr_mult=2., decay_mult=0.)}}, against='pvg'),
+            'pvg, two last biases': Cell('pvg', {
+                'optim_wrapper.constructor': 'DefaultOptimWrapperConstructor',
+                'optim_wrapper.paramwise_cfg': dict(
+                    _delete_=True, norm_decay_mult=0., bias_decay_mult=0., custom_keys={
+                        'pos_embed': dict(decay_mult=0.),
+                        'backbone.norm.bias': dict(lr_mult=2., decay_mult=0.)}),
+            }, against='pvg'),
         }, IMAGENET_MINI),
     'lape_tables': Study(
         "Tables 7 and 8 of LaPE's paper, DeiT on imagenet_mini", CLASSIFIER, 'accuracy/top1', {
