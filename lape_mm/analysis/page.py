@@ -30,6 +30,10 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .wide { overflow-x: auto; margin: .8rem 0 0; }
 .wide img { display: block; background: #ffffff; border-radius: 6px; padding: .4rem;
             height: auto; max-width: 100%; min-width: 40rem; }
+figure { margin: .4rem 0 0; flex: 1 1 320px; max-width: 800px; }
+figure img { display: block; width: 100%; height: auto; border-radius: 4px; }
+figcaption { font-size: .85rem; color: var(--soft); overflow-wrap: anywhere; }
+.row { display: flex; flex-wrap: wrap; gap: .8rem; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
          white-space: nowrap; }

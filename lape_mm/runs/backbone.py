@@ -39,7 +39,6 @@ DROP_PATH = {'tiny': .1, 'small': .2, 'base': .3, 'large': .4}
 LEVELS = (0, 1, 2, 3)  # strides 4, 8, 16 and 32
 HEADS = ('head', 'roi_head', 'decode_head', 'auxiliary_head', 'bbox_head', 'mask_head', 'rpn_head',
          'panoptic_head', 'semantic_head', 'query_head', 'track_head')
-IMAGENET = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
 PREPROCESSOR = r'(model\.|model\.detector\.)?data_preprocessor(\.data_preprocessor)*'
 # ViT-Adapter's for detection and segmentation, DeiT's for a total batch of 1024
 ADAMW = dict(mmdet=dict(lr=1e-4, weight_decay=.05), mmseg=dict(lr=12e-5, weight_decay=.01),
@@ -65,7 +64,7 @@ def set_backbone(cfg: Config, name: str) -> None:
             Replacement(cfg, kind, arch).carry_out()
     except Unfit as unfit:
         raise RunError(f'--backbone {name}: {unfit}') from unfit
-    set_normalisation(cfg)
+    set_normalisation(cfg, arch)
     set_optimizer(cfg)
     imports = dict(cfg.get('custom_imports') or {})
     names = imports.get('imports') or []
@@ -316,12 +315,14 @@ def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any
     return type(value)(table.get(one, one) for one in value)
 
 
-def set_normalisation(cfg: Config) -> None:
-    """ImageNet's mean and standard deviation in RGB, and padding to multiples of 32."""
+def set_normalisation(cfg: Config, arch: str) -> None:
+    """The arch's mean and standard deviation in RGB, and padding to multiples of 32."""
+    mean, std = ([round(255 * value, 3) for value in values]
+                 for values in ARCHS[arch].normalisation)
     node: Any
     for path, node in walk(dict(cfg.items())):
         if re.fullmatch(PREPROCESSOR, path) and 'mean' in node:  # a tracker's reid has its own
-            node.update({key: list(value) for key, value in IMAGENET.items()})
+            node.update(mean=list(mean), std=list(std))
             node['to_rgb' if cfg.default_scope == 'mmpretrain' or 'to_rgb' in node
                  else 'bgr_to_rgb'] = True
             node.pop('rgb_to_bgr', None)

@@ -16,11 +16,7 @@ from .errors import RunError
 from .images import SUFFIXES, read_image
 from .progress import progress
 
-TEMPLATE = HEAD + '''.row { display: flex; flex-wrap: wrap; gap: .8rem; }
-figure { margin: .4rem 0 0; flex: 1 1 320px; max-width: 800px; }
-figure img { display: block; width: 100%; height: auto; border-radius: 4px; }
-figcaption { font-size: .85rem; color: var(--soft); }
-</style>
+TEMPLATE = HEAD + '''</style>
 </head>
 <body>
 <main>

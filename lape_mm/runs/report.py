@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import groupby
@@ -28,11 +29,7 @@ SIDE = 900  # pixels of a picture's longer side, at most
 LEAST_SCORE, LEAST_IOU = .3, .5  # a box below this score is not counted; a match
 NAMED = 40  # classes up to which the matrix has their names
 BACKGROUND = 'background'
-TEMPLATE = HEAD + '''.row { display: flex; flex-wrap: wrap; gap: .8rem; }
-figure { margin: .4rem 0 0; flex: 1 1 320px; max-width: 560px; }
-figure img { display: block; width: 100%; height: auto; border-radius: 4px; }
-figcaption { font-size: .85rem; color: var(--soft); overflow-wrap: anywhere; }
-</style>
+TEMPLATE = HEAD + '''</style>
 </head>
 <body>
 <main>
@@ -133,9 +130,11 @@ class ReportHook(Hook):
 
     def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         for sample in outputs or ():
-            result = judge(sample, len(self.classes)) if self.classes else None
             path = sample.get('img_path') if hasattr(sample, 'get') else None
-            if result is None or not isinstance(path, str):
+            # images may lie in memory or behind a network
+            if not self.classes or not isinstance(path, str) or not os.path.isfile(path):
+                continue
+            if (result := judge(sample, len(self.classes))) is None:
                 continue
             self.matrix += result[1]
             self.judged.append((result[0], path, sample.cpu()))

@@ -79,6 +79,9 @@ def test_an_arch_alone_is_a_vit_adapter():
     short, whole = (load_config(RETINANET, backbone=name)
                     for name in ('dinov2_small', 'vit_adapter_dinov2_small'))
     assert short.model == whole.model and short.model.neck.in_channels == [384] * 4
+    assert short.model.data_preprocessor.mean == [123.675, 116.28, 103.53]
+    half = load_config(RETINANET, backbone='augreg_tiny').model.data_preprocessor
+    assert half.mean == half.std == [127.5] * 3  # as its weights
     named = load_config('mmpretrain::resnet/resnet50_8xb32_in1k.py', backbone='deit3_small')
     assert named.model.backbone.type == 'lape_mm.DeiT'
 
