@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from shutil import which
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -157,47 +158,87 @@ def browser():
     driver.quit()
 
 
+@pytest.fixture(scope='module')
+def page(checkpoint):
+    """The demo's address and process."""
+    port = 7900 + os.getpid() % 100
+    process = subprocess.Popen(
+        [sys.executable, 'tools/demo.py', 'configs/quickstart/mask_rcnn.py', str(checkpoint),
+         '--score', '0', '--port', str(port)], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    url = f'http://127.0.0.1:{port}'
+    try:
+        while True:
+            try:
+                urlopen(url).close()
+                break
+            except OSError:
+                assert process.poll() is None, process.stdout.read()
+                time.sleep(1)
+        yield url, process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
 @pytest.mark.long
-def test_the_page_in_a_browser(checkpoint, tmp_path, browser):
+def test_the_page_in_a_browser(page, tmp_path, browser):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3)).astype(
         np.uint8)).save(tmp_path / 'photo.png')
     (tmp_path / 'text.jpg').write_text('no image')
-    port = 7900 + os.getpid() % 100
-    page = subprocess.Popen(
-        [sys.executable, 'tools/demo.py', 'configs/quickstart/mask_rcnn.py', str(checkpoint),
-         '--score', '0', '--port', str(port)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        wait = WebDriverWait(browser, 90)
+    wait = WebDriverWait(browser, 90)
 
-        def opened(_):
-            assert page.poll() is None, page.stdout.read()
-            try:
-                browser.get(f'http://127.0.0.1:{port}')
-                return browser.find_elements(By.CSS_SELECTOR, '#image input[type=file]')
-            except Exception:
-                time.sleep(1)
-        wait.until(opened)
+    def upload(name):
+        wait.until(lambda _: browser.find_elements(By.CSS_SELECTOR, '#image input[type=file]'))[
+            0].send_keys(str(tmp_path / name))
 
-        def picture(_=None):
-            found = browser.find_elements(By.CSS_SELECTOR, '#out0 img')
-            return found and found[0].get_attribute('src')
-        browser.find_element(By.CSS_SELECTOR, '#image input[type=file]').send_keys(
-            str(tmp_path / 'photo.png'))
-        many = wait.until(picture)
-        number = browser.find_element(By.CSS_SELECTOR, '#score input[type=number]')
-        number.send_keys(Keys.CONTROL, 'a')
-        number.send_keys('1', Keys.TAB)
-        wait.until(lambda _: picture() not in (None, many))
-        browser.refresh()
-        wait.until(lambda _: browser.find_elements(By.CSS_SELECTOR, '#image input[type=file]'))
-        browser.find_element(By.CSS_SELECTOR, '#image input[type=file]').send_keys(
-            str(tmp_path / 'text.jpg'))
-        wait.until(lambda _: 'text.jpg cannot be read as an image'
-                   in browser.find_element(By.TAG_NAME, 'body').text)
-    finally:
-        page.terminate()
-        page.wait(20)
+    def picture(_=None):
+        found = browser.find_elements(By.CSS_SELECTOR, '#out0 img')
+        return found and found[0].get_attribute('src')
+    browser.get(page[0])
+    upload('photo.png')
+    many = wait.until(picture)
+    number = browser.find_element(By.CSS_SELECTOR, '#score input[type=number]')
+    number.send_keys(Keys.CONTROL, 'a')
+    number.send_keys('1', Keys.TAB)
+    wait.until(lambda _: picture() not in (None, many))
+    browser.refresh()
+    upload('text.jpg')
+    wait.until(lambda _: 'text.jpg cannot be read as an image'
+               in browser.find_element(By.TAG_NAME, 'body').text)
+    asked = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(one => one.name)")
+    assert not [url for url in asked if not url.startswith((page[0], 'data:', 'blob:'))]
+
+
+@pytest.mark.long
+def test_200_hostile_uploads_to_the_page(page, tmp_path):
+    """As a browser sends them: no traceback is shown, and the memory is back afterwards."""
+    httpx, psutil = pytest.importorskip('httpx'), pytest.importorskip('psutil')
+    url, process = page
+    client = httpx.Client(base_url=url, timeout=60)
+    function, = (one['id'] for one in client.get('/config').json()['dependencies']
+                 if one['targets'][0][1] == 'upload')
+
+    def answer(path):
+        stored, = client.post('/gradio_api/upload', files={
+            'files': (path.name, path.read_bytes(), 'image/jpeg')}).json()
+        client.post('/gradio_api/queue/join', json={
+            'data': [{'path': stored, 'meta': {'_type': 'gradio.FileData'}}, 0.],
+            'fn_index': function, 'session_hash': path.stem}).raise_for_status()
+        with client.stream('GET', '/gradio_api/queue/data', params={
+                'session_hash': path.stem}) as lines:
+            for line in lines.iter_lines():
+                if 'process_completed' in line:
+                    return json.loads(line.removeprefix('data: '))
+
+    used = []
+    for path, sound in hostile(tmp_path, 200):
+        found = answer(path)
+        assert 'Traceback' not in str(found) and 'File "' not in str(found)
+        assert sound in (found['success'], None), (path, found)
+        used.append(psutil.Process(process.pid).memory_info().rss / 2 ** 20)
+    assert used[-1] < max(used[:60]) + 50
