@@ -10,6 +10,7 @@ from lape_mm.runtime import Prediction
 
 OPAQUE = .5  # of masks and label maps
 MOST = 5  # classes of a classifier that are written
+SMALL = 512  # pixels; smaller pictures are enlarged, or labels would hide what they name
 
 
 def colour(label: int) -> tuple[int, int, int]:
@@ -19,7 +20,7 @@ def colour(label: int) -> tuple[int, int, int]:
 
 
 def draw(picture: Image.Image, found: Prediction, score: float = .3) -> Image.Image:
-    """A copy of an RGB picture with what was found.
+    """A copy of an RGB picture with what was found, enlarged if it is small.
 
     Args:
         picture: the image that the model was given.
@@ -27,28 +28,29 @@ def draw(picture: Image.Image, found: Prediction, score: float = .3) -> Image.Im
         score: objects below this are left out.
     """
     pixels = np.asarray(picture.convert('RGB')).astype(np.float32)
-    font = ImageFont.load_default(size=max(12, round(min(picture.size) / 30)))
+    scale = max(1, SMALL // max(picture.size))
+    font = ImageFont.load_default(size=max(12, round(scale * min(picture.size) / 30)))
     if found.label_map is not None:
         labels = [int(label) for label in np.unique(found.label_map)]
         table = np.array([colour(label) for label in range(max(labels) + 1)], np.float32)
         pixels += OPAQUE * (table[found.label_map] - pixels)
-        return legend(to_image(pixels), [(found.names[label], colour(label)) for label in labels],
+        return legend(to_image(pixels, scale), [(found.names[label], colour(label)) for label in labels],
                       font)
     assert found.labels is not None and found.scores is not None
     if found.boxes is None:
         lines = [f'{found.names[label]} {value:.2f}' for label, value in
                  zip(found.labels[:MOST], found.scores[:MOST])]
-        return legend(to_image(pixels), [(line, colour(label)) for line, label in
+        return legend(to_image(pixels, scale), [(line, colour(label)) for line, label in
                                          zip(lines, found.labels.tolist())], font)
     shown = [index for index in np.argsort(found.scores) if found.scores[index] >= score]
     for index in shown if found.masks is not None else ():
         inside = found.masks[index]  # type: ignore[index]
         pixels[inside] += OPAQUE * (np.array(colour(int(found.labels[index]))) - pixels[inside])
-    image = to_image(pixels)
+    image = to_image(pixels, scale)
     pen = ImageDraw.Draw(image)
     for index in shown:
         label = int(found.labels[index])
-        left, top, right, bottom = found.boxes[index].tolist()
+        left, top, right, bottom = (scale * found.boxes[index]).tolist()
         pen.rectangle((left, top, right, bottom), outline=colour(label),
                       width=max(1, round(min(image.size) / 200)))
         write(pen, (left, top), f'{found.names[label]} {found.scores[index]:.2f}', colour(label),
@@ -56,9 +58,10 @@ def draw(picture: Image.Image, found: Prediction, score: float = .3) -> Image.Im
     return image
 
 
-def to_image(pixels: np.ndarray) -> Image.Image:
-    """(H, W, 3), 0..255, as a picture."""
-    return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
+def to_image(pixels: np.ndarray, scale: int) -> Image.Image:
+    """(H, W, 3), 0..255, as a picture ``scale`` times as large."""
+    image = Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
+    return image.resize((scale * image.width, scale * image.height))
 
 
 def write(pen: ImageDraw.ImageDraw, place: tuple[float, float], text: str,

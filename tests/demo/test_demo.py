@@ -50,12 +50,13 @@ def test_entries_are_coco_results(tmp_path):
 def test_what_is_drawn():
     plain = Image.new('RGB', (60, 40), 'black')
     high, low = (np.asarray(draw(plain, detector(), score)) for score in (.5, .1))
-    assert high[10, 20].any() and not high[35, 50].any() and low[35, 50].any()
+    assert high.shape == (320, 480, 3)  # 8 times as large
+    assert high[80, 160].any() and not high[280, 400].any() and low[280, 400].any()
     assert not np.asarray(draw(plain, detector(), .95)).any()
     label_map = np.zeros((40, 60), int)
     label_map[:, 30:] = 1
     drawn = np.asarray(draw(plain, Prediction(('road', 'sky'), label_map=label_map)))
-    assert (drawn[39, 0] != drawn[39, 59]).any()
+    assert (drawn[-1, 0] != drawn[-1, -1]).any()
     classes = Prediction(('cat', 'dog'), np.array([1, 0]), np.array([.8, .2]))
     assert np.asarray(draw(plain, classes)).any()
 
