@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The named architectures, and the metafiles of configs/, as the tables of model_zoo.md.
+"""Writes the tables of model_zoo.md from the named architectures and the metafiles of configs/.
 
     python docs/list_models.py             # prints them
     python docs/list_models.py --write     # puts them into the page, between its marks
@@ -31,42 +31,40 @@ def architectures() -> str:
         arch = ARCHS[names[0]]
         sizes = [SIZE.search(name)[0] for name in names]  # type: ignore[index]
         files, hub = (f'`{text}`' if text else '' for text in ((*arch.files, '')[0], arch.hub))
-        pixels = {IMAGENET: 'ImageNet', HALF: '0.5', CLIP: 'CLIP'}[arch.normalisation]
+        pixels = {IMAGENET: 'ImageNet', HALF: '0.5 each', CLIP: 'CLIP'}[arch.normalisation]
         lines.append(f'| `{family}` | {", ".join(sizes)} | `{arch.timm}` | {files} | {hub} | '
                      f'{pixels} | {arch.license} |')
     return '\n'.join(lines)
 
 
 def tables() -> str:
-    """A table per algorithm: a row per model, with its parameters and the papers' results.
+    """A row for each group of configs with published results, then the groups without.
 
-    A row stands for four configs; ``JOINING`` in its name is one of `JOININGS`.
+    A group has one config for each joining; ``JOINING`` stands for it in the name.
     """
-    parts = []
+    groups: dict[str, dict[str, dict]] = {}
     for path in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
-        content = yaml.safe_load((ROOT / path).read_text())
-        rows: dict[str, dict[str, dict]] = {}
-        for model in content['Models']:
+        for model in yaml.safe_load((ROOT / path).read_text())['Models']:
             joining = next(name for name in JOININGS if f'-{name}_' in model['Name'])
-            rows.setdefault(model['Name'].replace(f'-{joining}_', '-JOINING_'), {})[joining] = model
-        lines = ['| config | batch, recipe | default (paper) | LaPE (paper) | PVG (paper) '
-                 '| MPVG (paper) |', '| --- | --- | --- | --- | --- | --- |']
-        for name, models in rows.items():
-            batch = next(iter(models.values()))['Metadata']['Batch Size']
-            cells = [cell(models[joining]) if joining in models else '' for joining in JOININGS]
-            lines.append(f'| `{name}` | {batch} | {" | ".join(cells)} |')
-        parts.append(f'### {content["Collections"][0]["Name"]}: `{Path(path).parent}`\n\n'
-                     + '\n'.join(lines))
-    return '\n\n'.join(parts)
+            name = Path(model['Config']).relative_to('configs').with_suffix('').as_posix()
+            groups.setdefault(name.replace(f'-{joining}_', '-JOINING_'), {})[joining] = model
+    lines = ['| config, results (paper) | from | default | LaPE | PVG | MPVG |',
+             '| --- | --- | --- | --- | --- | --- |']
+    others = []
+    for name, models in groups.items():
+        found = [results(models[joining]) if joining in models else '' for joining in JOININGS]
+        if not any(found):
+            others.append(f'- `{name}`')
+            continue
+        source = models['default']['Metadata']['Source of Results']
+        lines.append(f'| `{name}` | {source.split()[0]} | {" | ".join(found)} |')
+    return '\n'.join([*lines, '', 'Without published results:', '', *others])
 
 
-def cell(model: dict) -> str:
-    """The papers' results of a config, with their source."""
-    values = [f'{value}' for result in model['Results'] for value in result['Metrics'].values()]
-    if not values:
-        return ''
-    paper = model['Metadata']['Source of Results'].split()[0]
-    return f'{" / ".join(values)} ({paper})'
+def results(model: dict) -> str:
+    """The papers' results of a config."""
+    return ' / '.join(f'{value}' for result in model['Results']
+                      for value in result['Metrics'].values())
 
 
 PARTS = {
@@ -86,7 +84,7 @@ def main() -> None:
     page = PAGE.read_text()
     for (start, end), make in PARTS.items():
         before, _, rest = page.partition(start)
-        page = f'{before}{start}\n{make()}\n{end}{rest.partition(end)[2]}'
+        page = f'{before}{start}\n\n{make()}\n\n{end}{rest.partition(end)[2]}'
     PAGE.write_text(page)
 
 
