@@ -15,7 +15,7 @@ from docs_checks import KINDS, Page, check  # noqa: E402
 from docs_pages import PAGES, ROOT, blocks, commands, inline_commands, name  # noqa: E402
 
 # fenced blocks that no reader runs
-SHOWN = {'': 'what a command prints, or a layout of files', 'bibtex': 'a citation',
+SHOWN = {'': 'what a command prints, or a layout of files',
          '{toctree}': "the site's own", '{eval-rst}': "the site's own"}
 # what commands begin with, and why no test carries them out
 NOT_OURS = {
