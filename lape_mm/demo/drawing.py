@@ -34,8 +34,8 @@ def draw(picture: Image.Image, found: Prediction, score: float = .3) -> Image.Im
         labels = [int(label) for label in np.unique(found.label_map)]
         table = np.array([colour(label) for label in range(max(labels) + 1)], np.float32)
         pixels += OPAQUE * (table[found.label_map] - pixels)
-        return legend(to_image(pixels, scale), [(found.names[label], colour(label)) for label in labels],
-                      font)
+        return legend(to_image(pixels, scale),
+                      [(found.names[label], colour(label)) for label in labels], font)
     assert found.labels is not None and found.scores is not None
     if found.boxes is None:
         lines = [f'{found.names[label]} {value:.2f}' for label, value in
