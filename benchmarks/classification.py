@@ -3,6 +3,7 @@
 
     python benchmarks/classification.py                  # DeiT-Ti, a batch of 16, 224 px
     python benchmarks/classification.py --arch small
+    python benchmarks/classification.py --batch 256      # on a GPU, in bfloat16
 
 Inference, a training step (forward, cross entropy, backward, AdamW) and its peak memory, each
 with a head of 1000 classes. PVG and MPVG average the tokens and have no class token. Their base is
@@ -22,6 +23,16 @@ PEERS = ('timm', 'mmpretrain')
 AVERAGED = 'default averaged'
 CHANNELS = {'tiny': 192, 'small': 384, 'base': 768}
 PX, CLASSES = 224, 1000
+# what is measured, the row, its base, and the limit of the ratio
+LIMITS = [
+    ('inference', 'default', 'timm', 1.),
+    ('inference', 'mpvg folded', 'timm', 1.),
+    ('inference', 'lape folded', 'default', 1.01),
+    ('inference', 'mpvg folded', AVERAGED, 1.01),
+    ('training step', 'lape', 'default', 1.01),
+    ('training step', 'mpvg', AVERAGED, 1.01),
+    ('peak memory', 'lape', 'default', 1.01),
+    ('peak memory', 'mpvg', AVERAGED, 1.01)]
 
 
 def build_model(name: str, arch: str) -> nn.Module:
@@ -48,18 +59,18 @@ def build_model(name: str, arch: str) -> nn.Module:
 def build(*, name: str, arch: str, batch: int, training: bool) -> Callable:
     """A call of a row's model on a batch of noise, or its training step."""
     torch.manual_seed(0)
-    model = build_model(name, arch).train(training)
-    images = torch.randn(batch, 3, PX, PX)
-    labels = torch.arange(batch) % CLASSES
-    if not training:
-        return torch.no_grad()(lambda: model(images))
+    model = build_model(name, arch).to(measure.device()).train(training)
+    images = torch.randn(batch, 3, PX, PX, device=measure.device())
+    labels = torch.arange(batch, device=measure.device()) % CLASSES
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
+        with measure.autocast():
+            loss = F.cross_entropy(model(images), labels)
+        loss.backward()
         optimizer.step()
-    return step
+    return step if training else measure.forward(model, images)
 
 
 def names(training: bool) -> list[str]:
@@ -76,26 +87,15 @@ def base_of(name: str) -> str:
     return AVERAGED if name.split()[0] in ('pvg', 'mpvg') or 'averaged' in name else 'default'
 
 
-def limits() -> list[tuple[str, str, str, float]]:
-    """The figures with a limit: what is measured, the row, its base, and the limit of the ratio."""
-    rows = [('inference', 'default', 'timm', 1.), ('inference', 'mpvg folded', 'timm', 1.)]
-    rows += [('inference', f'{name} folded', base_of(name), 1.01) for name in ('lape', 'mpvg')]
-    rows += [(kind, name, base_of(name), 1.01) for kind in ('training step', 'peak memory')
-             for name in ('lape', 'mpvg')]
-    return rows
-
-
 def main() -> int:
     """Measures, prints and writes; 1 if a figure misses its limit."""
-    parser = measure.parser(__doc__, 'classification', rounds=9)
+    parser = measure.parser(__doc__, rounds=9)
     parser.add_argument('--arch', choices=CHANNELS, default='tiny')
     parser.add_argument('--batch', type=int, default=16)
     parser.add_argument('--memory-rounds', type=int, default=3)
-    parser.add_argument('--pair-rounds', type=int, default=150, help='rounds of each ratio with a '
-                        'limit, which measure its two rows alone')
+    parser.add_argument('--pair-seconds', type=float, default=120, help='for each ratio with a '
+                        'limit, which measures its two rows alone')
     args = parser.parse_args()
-    if args.out == parser.get_default('out'):
-        args.out = args.out.with_name(f'classification_{args.arch}.json')
     torch.set_num_threads(args.threads)
 
     measured, bars = {}, []
@@ -108,12 +108,11 @@ def main() -> int:
     memory = measure.remember_all('classification', given, args.memory_rounds, args.threads,
                                   warm_up=dict(batch=1))
     measured['peak memory of a training step, MB'] = memory
-    for kind, name, base, limit in limits():
-        pair = memory if kind == 'peak memory' else measure.time_all(
-            {one: works[kind][one] for one in (name, base)}, args.pair_rounds, calls=1)
-        bars.append(bar(f'DeiT-{args.arch}, {kind}: {name} / {base}',
-                        ratios(pair, name, base), limit))
-    return measure.write(args, dict(
+    for kind, name, base, limit in LIMITS:
+        what = f'DeiT-{args.arch}, {kind}: {name} / {base}'
+        bars.append(bar(what, ratios(memory, name, base), limit) if kind == 'peak memory' else
+                    measure.time_pair(what, works[kind], name, base, limit, args.pair_seconds))
+    return measure.write(args, f'classification_{args.arch}', dict(
         claim=f'DeiT-{args.arch}, a batch of {args.batch}', measured=measured,
         bases={name: base_of(name) for name in names(False) if name != 'timm'}, bars=bars))
 

@@ -26,7 +26,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.structures import InstanceData, PixelData
+from sweep import images
 from torch.utils.flop_counter import (
     FlopCounterMode,
     sdpa_backward_flop_count,
@@ -48,31 +48,6 @@ def configs() -> Iterator[Path]:
     """The full-scale configs with MPVG, except those that start from published weights."""
     yield from sorted(path for path in (ROOT / 'configs').rglob('*-mpvg_*.py')
                       if not re.search('dino|mae', path.name))
-
-
-def sample(cfg: Config, height: int, width: int):
-    """Ground truth of one image."""
-    scope = cfg.default_scope
-    if scope == 'mmpretrain':
-        from mmpretrain.structures import DataSample
-        return DataSample().set_gt_label(1)
-    if scope == 'mmseg':
-        from mmseg.structures import SegDataSample
-        found = SegDataSample(metainfo=dict(img_shape=(height, width), pad_shape=(height, width)))
-        found.gt_sem_seg = PixelData(data=torch.randint(0, 150, (1, height, width)))
-        return found
-    from mmdet.structures import DetDataSample
-    from mmdet.structures.mask import BitmapMasks
-    found = DetDataSample(metainfo=dict(
-        img_shape=(height, width), pad_shape=(height, width), batch_input_shape=(height, width),
-        ori_shape=(height, width), scale_factor=(1., 1.)))
-    # COCO has seven objects an image
-    corner = torch.rand(7, 2) * torch.tensor([width / 2, height / 2])
-    found.gt_instances = InstanceData(
-        bboxes=torch.cat([corner, corner + torch.rand(7, 2) * 200 + 20], dim=1),
-        labels=torch.randint(0, 80, (7, )),
-        masks=BitmapMasks([torch.ones(height, width).byte().numpy()] * 7, height, width))
-    return found
 
 
 def mean_size(cfg: Config, draws: int = 500) -> tuple[int, int]:
@@ -148,15 +123,14 @@ def gflops(cfg: Config) -> float:
         if cfg.model.get('teacher'):
             cfg.model.teacher.pretrained = False  # only its arithmetic counts
     model = MODELS.build(cfg.model).train()
-    height, width = size_of(cfg)
-    # BatchNorm of a single pixel needs two images
-    batch = 1 if cfg.default_scope == 'mmdet' else 2
+    # COCO has seven objects an image; BatchNorm of a single pixel needs two images
+    items = (7,) if cfg.default_scope == 'mmdet' else (0, 0)
+    data = model.data_preprocessor(images(cfg, size_of(cfg), items), training=True)
     with FlopCounterMode(display=False, custom_mapping=COUNTS) as counter:
-        losses = model.loss(torch.rand(batch, 3, height, width),
-                            [sample(cfg, height, width) for _ in range(batch)])
+        losses = model(**data, mode='loss')
         loss, _ = model.parse_losses(losses)
         loss.backward()
-    return counter.get_total_flops() / batch / 1e9
+    return counter.get_total_flops() / len(items) / 1e9
 
 
 def measure(args: argparse.Namespace) -> list[dict]:

@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from torch import nn
 
 from lape_mm.machine import commit, machine, versions
 from lape_mm.runs.results import markdown
@@ -35,12 +35,12 @@ ROOT = Path(__file__).resolve().parents[1]
 MALLOC = dict(MALLOC_ARENA_MAX='1', MALLOC_MMAP_THRESHOLD_='65536', MALLOC_TRIM_THRESHOLD_='65536')
 
 
-def parser(doc: str, name: str, *, rounds: int) -> argparse.ArgumentParser:
+def parser(doc: str, *, rounds: int) -> argparse.ArgumentParser:
     """The options of every benchmark."""
     made = argparse.ArgumentParser(description=doc.splitlines()[0])
     made.add_argument('--rounds', type=int, default=rounds, help='each measures all candidates')
     made.add_argument('--threads', type=int, default=2, help="torch's threads on the CPU")
-    made.add_argument('--out', type=Path, default=ROOT / f'benchmarks/{name}.json')
+    made.add_argument('--out', type=Path, help='the record, beside this file by default')
     return made
 
 
@@ -49,9 +49,23 @@ def device() -> str:
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
 
+def autocast() -> torch.autocast:
+    """bfloat16 on a GPU, float32 on the CPU."""
+    return torch.autocast(device(), torch.bfloat16, enabled=device() == 'cuda')
+
+
 def described() -> dict:
     """Machine, load, versions and commit of a measurement."""
     return dict(machine(), load=round(os.getloadavg()[1], 1), **versions(), commit=commit())
+
+
+def forward(model: nn.Module, images: torch.Tensor) -> Callable:
+    """A call of the model without gradients, in `autocast`."""
+    @torch.no_grad()
+    def run() -> object:
+        with autocast():
+            return model(images)
+    return run
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -87,8 +101,8 @@ def keep_memory() -> None:
     tune_malloc('mallopt', -1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
 
 
-def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) \
-        -> dict[str, list[float]]:
+def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1,
+               budget: float = float('inf')) -> dict[str, list[float]]:
     """Measures every candidate once a round, each round in a random order.
 
     In a fixed order a candidate would always inherit the heat and memory of the same neighbour.
@@ -98,24 +112,34 @@ def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_
         candidates: name -> function that measures once and returns the figure.
         rounds: how many figures to keep of each.
         warm_up: earlier rounds, whose figures are dropped.
+        budget: seconds after which no round begins, except the first ones: 5 are always kept.
 
     Returns:
-        name -> ``rounds`` figures; entry i of every list is from the same round.
+        name -> figures; entry i of every list is from the same round.
     """
     found: dict[str, list[float]] = {name: [] for name in candidates}
-    draw = random.Random(0)
-    for _ in range(warm_up + rounds):
+    draw, end = random.Random(0), time.monotonic() + budget
+    for number in range(warm_up + rounds):
+        if number >= warm_up + 5 and time.monotonic() > end:
+            break
         for name in draw.sample(list(candidates), len(candidates)):
             found[name].append(candidates[name]())
     return {name: figures[warm_up:] for name, figures in found.items()}
 
 
-def time_all(candidates: Mapping[str, Callable[[], object]], rounds: int, calls: int = 3) \
-        -> dict[str, list[float]]:
+def time_all(candidates: Mapping[str, Callable[[], object]], rounds: int, calls: int = 3,
+             budget: float = float('inf')) -> dict[str, list[float]]:
     """`interleave` of each candidate's `seconds`, the fastest of ``calls`` calls a round."""
     keep_memory()
     return interleave({name: lambda work=work: min(seconds(work) for _ in range(calls))
-                       for name, work in candidates.items()}, rounds)
+                       for name, work in candidates.items()}, rounds, budget=budget)
+
+
+def time_pair(what: str, candidates: Mapping[str, Callable[[], object]], name: str, base: str,
+              limit: float, budget: float) -> dict:
+    """The `bar` of a ratio of times: two candidates alone, one call a round, for some seconds."""
+    found = time_all({one: candidates[one] for one in (name, base)}, 1000, calls=1, budget=budget)
+    return bar(what, ratios(found, name, base), limit)
 
 
 def ratios(found: Mapping[str, Sequence[float]], name: str, base: str) -> list[float]:
@@ -168,15 +192,9 @@ def peak_memory(module: str, arguments: Mapping, threads: int, warm_up: Mapping)
 
 
 def resident(field: str = 'VmRSS') -> int:
-    """This process's resident set in bytes; its peak for 'VmHWM', or where there is no /proc."""
-    try:
-        for line in Path('/proc/self/status').read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    unit = 1 if sys.platform == 'darwin' else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    """This process's resident set in bytes, or its peak ('VmHWM'), as Linux counts them."""
+    lines = Path('/proc/self/status').read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def peak_of(work: Callable[[], object]) -> int:
@@ -186,19 +204,14 @@ def peak_of(work: Callable[[], object]) -> int:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        for _ in range(2):
-            work()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    tune_malloc('malloc_trim', 0)
-    try:
+    else:
+        tune_malloc('malloc_trim', 0)
         Path('/proc/self/clear_refs').write_text('5')  # resets the peak to the resident set
-    except OSError:
-        pass  # the peak since the start of the process, which loading the model may have set
-    before = resident()
+        before = resident()
     for _ in range(2):  # not in one expression, which would keep the first result
         work()
-    return resident('VmHWM') - before
+    peak = torch.cuda.max_memory_allocated() if device() == 'cuda' else resident('VmHWM')
+    return peak - before
 
 
 def remember_all(module: str, candidates: Mapping[str, Mapping], rounds: int, threads: int,
@@ -249,18 +262,21 @@ def cell(found: Mapping[str, Sequence[float]], name: str, base: str) -> str:
     return f'{middle} ({median(ratios(found, name, base)):.3f})' if base in found else middle
 
 
-def write(args: argparse.Namespace, record: Mapping) -> int:
+def write(args: argparse.Namespace, name: str, record: Mapping) -> int:
     """Writes the record as JSON and prints its tables; 1 if a figure misses its limit.
 
     Args:
-        args: of the benchmark; ``args.out`` is the file.
+        args: of the benchmark; ``args.out`` is the file, or None.
+        name: of the file beside this one; on a GPU it ends in '_cuda'.
         record: ``measured`` (column -> row -> figure of each round), ``bases`` (row -> row of its
             ratios) and ``bars``.
     """
+    suffix = '_cuda' if device() == 'cuda' else ''
+    path = args.out or ROOT / f'benchmarks/{name}{suffix}.json'
     given = {key: value for key, value in vars(args).items() if not isinstance(value, Path)}
     made = dict(described(), threads=args.threads, arguments=given, **record)
-    args.out.write_text(json.dumps(made, indent=1) + '\n')
-    print(*figures_tables(made), limits_table([made]), f'written to {args.out}', sep='\n\n')
+    path.write_text(json.dumps(made, indent=1) + '\n')
+    print(*figures_tables(made), limits_table([made]), f'written to {path}', sep='\n\n')
     return int(any(verdict(row) == 'misses' for row in made['bars']))
 
 

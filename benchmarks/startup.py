@@ -56,12 +56,12 @@ def first_iteration(threads: int) -> float:
 
 def main() -> int:
     """Measures, prints and writes; 1 if a figure misses its limit."""
-    args = measure.parser(__doc__, 'startup', rounds=5).parse_args()
+    args = measure.parser(__doc__, rounds=5).parse_args()
     found = measure.interleave({
         SLOWEST: lambda: max(until(words, 'usage: ', args.threads) for words in HELP),
         IMPORTS: lambda: until(['-c', f'{IMPORT}; print("done")'], 'done', args.threads),
         FIRST: lambda: first_iteration(args.threads)}, args.rounds)
-    return measure.write(args, dict(
+    return measure.write(args, 'startup', dict(
         claim='Start-up', measured={'start-up, s': found}, bases={FIRST: IMPORTS},
         bars=[bar(f'{SLOWEST}, s', found[SLOWEST], 1.),
               bar(f'{FIRST} / {IMPORTS}', ratios(found, FIRST, IMPORTS), 1.5)]))

@@ -6,9 +6,10 @@
     python benchmarks/studies.py ade_mini --check mpvg 1          # again: the very same figures?
 
 study_cells.py lists the studies. LAPE_MM_IMAGENET, LAPE_MM_CIFAR100, LAPE_MM_ADE20K and
-LAPE_MM_COCO name the data. A killed run continues where it stopped. A run with a record in
-benchmarks/ledger is skipped unless its config has changed. Studies share runs, so two studies at a
-time need a --work-dir each. tables.py --write puts the results into docs/evidence.md.
+LAPE_MM_COCO name the data. Runs of one seed come before those of the next, and a killed run
+continues where it stopped. A run with a record in benchmarks/ledger is skipped unless its config
+has changed. Studies share runs, so two studies at a time need a --work-dir each. tables.py --write
+puts the results into docs/evidence.md.
 """
 import argparse
 import hashlib
@@ -17,13 +18,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean, stdev
 
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import track
 from study_cells import STUDIES
 
 from lape_mm.runs import results
@@ -83,23 +83,16 @@ def check_data(study: str) -> None:
                            f'docs/evidence.md: digest {found}, expected {STUDIES[name].data}')
 
 
-class OutOfTime(Exception):
-    """The --minutes of a call are over."""
-
-
 class Runs:
     """The runs of all studies, in one folder of work folders.
 
     Args:
         work_dir: parent of the work folders, from the repository's root.
         changes: study -> further --cfg-options, for tests.
-        minutes: after which the runs are stopped.
     """
 
-    def __init__(self, work_dir: Path, changes: Mapping[str, Mapping] | None = None,
-                 minutes: float = 1e6):
+    def __init__(self, work_dir: Path, changes: Mapping[str, Mapping] | None = None):
         self.work_dir, self.changes = work_dir, dict(changes or {})
-        self.end = time.monotonic() + 60 * minutes
 
     def folder(self, study: str, cell: str, seed: int) -> Path:
         """A run's work folder."""
@@ -142,7 +135,6 @@ class Runs:
 
         Raises:
             RunError: the run failed; the message ends with its output.
-            OutOfTime: the run was stopped; the next call continues it.
         """
         folder, wanted = self.folder(study, cell, seed), STUDIES[study]
         if (start := wanted.cells[cell].start) and not self.weights(*start, seed).exists():
@@ -155,18 +147,12 @@ class Runs:
         joining = wanted.cells[cell].joining
         options = [f'{key}={value}' for key, value in self.options(study, cell, seed).items()]
         with open(folder / 'output.log', 'a') as log:
-            child = subprocess.Popen(
+            status = subprocess.run(
                 [sys.executable, 'tools/train.py', f'configs/{wanted.config}.py',
                  '--joining', str(joining), '--work-dir', str(folder), '--resume',
                  '--cfg-options', *options],
                 cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, 'OMP_NUM_THREADS': '1'})
-            try:
-                status = child.wait(max(0., self.end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.terminate()  # it writes a checkpoint, from which the next call continues
-                child.wait()
-                raise OutOfTime from None
+                env={**os.environ, 'OMP_NUM_THREADS': '1'}).returncode
         if status:
             raise RunError(f'{folder / "output.log"}: status {status}\n'
                            + (folder / 'output.log').read_text()[-2000:])
@@ -186,10 +172,10 @@ def run_of(study: str, cell: str, seed: int) -> tuple[str, str, int]:
     return *(STUDIES[study].cells[cell].same or (study, cell)), seed
 
 
-def is_earlier(study: str, cell: str) -> bool:
-    """Whether DeviceTrainLoop made a run's record, or the record of the run it starts from."""
+def earlier(study: str, cell: str) -> str:
+    """The removed loop that made a run's record, or that of the run it starts from; '' if none."""
     start = STUDIES[study].cells[cell].start
-    return STUDIES[study].earlier or bool(start and STUDIES[start[0]].earlier)
+    return STUDIES[study].earlier or (STUDIES[start[0]].earlier if start else '')
 
 
 def all_runs(study: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
@@ -201,19 +187,11 @@ def all_runs(study: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
 
 def run(study: str, args: argparse.Namespace) -> None:
     """Runs a study's missing runs."""
-    if STUDIES[study].gpu:
-        raise RunError(f'{study} is for a GPU: python benchmarks/gpu_study.py {study}')
-    runs = Runs(args.work_dir, minutes=args.minutes)
+    runs = Runs(args.work_dir)
     wanted = [one for _, one in all_runs(study) if not runs.recorded(*one)]
-    with Progress(*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(),
-                  TimeRemainingColumn()) as progress, ThreadPoolExecutor(args.jobs) as pool:
-        task = progress.add_task(study, total=len(wanted))
-        try:
-            for _ in pool.map(lambda one: runs.keep(*one), wanted):
-                progress.advance(task)
-        except OutOfTime:
-            pool.shutdown(cancel_futures=True)
-            print(f'{args.minutes:g} minutes are over: the same command continues with the rest')
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for _ in track(pool.map(lambda one: runs.keep(*one), wanted), study, len(wanted)):
+            pass
     print(section(study) if study in begun() else overview())
 
 
@@ -229,8 +207,8 @@ def check(study: str, cell: str, seed: int) -> None:
     found = run_of(study, cell, seed)
     path = ledger_path(*found)
     before = results.read_record(path)
-    if is_earlier(*found[:2]):
-        raise RunError(f'{path.name}: DeviceTrainLoop, which has been removed, made this record: '
+    if loop := earlier(*found[:2]):
+        raise RunError(f'{path.name}: {loop}, which has been removed, made this record: '
                        f'check out commit {before["commit"]} to run it again')
     with tempfile.TemporaryDirectory() as folder:
         after = Runs(Path(folder)).train(*found)
@@ -260,17 +238,14 @@ def section(study: str) -> str:
     wanted = STUDIES[study]
     _, found = records(study)
     folders = dict.fromkeys(f'`benchmarks/ledger/{home}`' for _, (home, *_) in all_runs(study))
-    loop = '[an earlier training loop](#records-of-an-earlier-training-loop)'
     note = ''
-    if wanted.earlier:
-        note = f' Recorded with {loop}.'
-    elif any(is_earlier(study, cell) for cell in wanted.cells):
-        note = f' The pre-trained rows start from runs of {loop}.'
+    if any(earlier(study, cell) for cell in wanted.cells):
+        note = (' Recorded with' if wanted.earlier else ' The pre-trained rows start from runs of')
+        note += ' [an earlier training loop](#records-of-an-earlier-training-loop).'
     return '\n\n'.join([
         f'### {wanted.title}',
         results.table(rows(study), wanted.metric, digits=wanted.digits),
-        f'Measured by `python benchmarks/{"gpu_study" if wanted.gpu else "studies"}.py {study}`, '
-        f'records in '
+        f'Measured by `python benchmarks/studies.py {study}`, records in '
         f'{" and ".join(folders)}: {results.origin(found)}.{note}'])
 
 
@@ -343,8 +318,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('--check', nargs=2, metavar=('CELL', 'SEED'), help='repeat a recorded run')
     parser.add_argument('--list', action='store_true', help='show what is recorded')
     parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='runs at a time')
-    parser.add_argument('--minutes', type=float, default=1e6, help='stop after these; the '
-                        'next call continues')
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/studies'))
     args = parser.parse_args(argv)
     os.chdir(ROOT)  # the records name paths from there

@@ -1,7 +1,7 @@
 """The studies of benchmarks/studies.py: their cells, configs and seeds.
 
 All cells of a study share config, data and seeds; only the settings that a cell names differ.
-Those on all of CIFAR-100 are for a GPU, on which gpu_study.py trains their runs side by side.
+Those on all of CIFAR-100 are for a GPU.
 """
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -41,8 +41,7 @@ class Study:
         baseline: the cell to compare with, unless a cell names another.
         data: digest of the images and labels, see `studies.digest`.
         options: --cfg-options of all runs.
-        gpu: whether gpu_study.py makes the runs, in bfloat16.
-        earlier: whether DeviceTrainLoop, which has been removed, made the records; delete this
+        earlier: the training loop that made the records and has been removed since; delete this
             once the study has been run again.
     """
 
@@ -55,8 +54,7 @@ class Study:
     digits: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
     options: Mapping = field(default_factory=dict)
-    gpu: bool = False
-    earlier: bool = False
+    earlier: str = ''
 
 
 def joinings(start: str | None = None) -> dict[str, Cell]:
@@ -69,22 +67,24 @@ def joinings(start: str | None = None) -> dict[str, Cell]:
     return found
 
 
+BFLOAT16 = {'optim_wrapper.type': 'lape_mm.BFloat16OptimWrapper'}
 ON_GPU = {'train_cfg.val_interval': 10, 'default_hooks.checkpoint.interval': 10,
-          'train_dataloader.num_workers': 4, 'val_dataloader.num_workers': 1}
+          'train_dataloader.num_workers': 4, 'val_dataloader.num_workers': 1, **BFLOAT16}
 AVERAGED = {'model.backbone.class_token': False}
 GRAFT = {'model.backbone.init_cfg.graft': True}
 CLASSIFIER = 'studies/deit_imagenet-mini'
 TABLE_2 = 'vit_lite/vit-lite-7-default_1xb128-310e_cifar100'
+DEVICE_LOOP, GRAPHS = 'DeviceTrainLoop', 'gpu_study.py'
 # digests; docs/evidence.md describes the data
 IMAGENET_MINI, CIFAR100, ADE_MINI, COCO_MINI = (
     'e97ddd1f8b799983', '31970b77213fbddc', '996c090a47cf060b', '9e3407db1597dc84')
 STUDIES = {
     'imagenet_mini': Study(
         'DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', joinings(), IMAGENET_MINI,
-        seeds=(0, 1, 2, 3, 4), earlier=True),
+        seeds=(0, 1, 2, 3, 4), earlier=DEVICE_LOOP),
     'cifar100_subset': Study(
         'ViT-Lite on 5,000 images of CIFAR-100', 'studies/vit-lite_cifar100-subset',
-        'accuracy/top1', joinings(), CIFAR100, earlier=True),
+        'accuracy/top1', joinings(), CIFAR100, earlier=DEVICE_LOOP),
     'ade_mini': Study(
         'UperNet with ViT-Adapter on ade_mini (CamVid in ADE ids)',
         'studies/upernet_vit-adapter_ade-mini', 'mIoU', joinings('imagenet_mini'), ADE_MINI),
@@ -105,7 +105,7 @@ STUDIES = {
             'table 6, without x + PE': Cell(dict(add_to_input=False, first_layer=1, last=0)),
             'figure 5a, tokens averaged alone': Cell('default', AVERAGED),
             'figure 5b, last term alone': Cell(dict(last=0)),
-        }, IMAGENET_MINI, baseline='mpvg', earlier=True),
+        }, IMAGENET_MINI, baseline='mpvg', earlier=DEVICE_LOOP),
     'kinds': Study(
         'Kinds of position embedding, DeiT on imagenet_mini', CLASSIFIER, 'accuracy/top1', {
             f'{joining}, {kind}': replace(
@@ -113,7 +113,7 @@ STUDIES = {
                 else Cell(joining, {'model.backbone.position': kind}),
                 against=f'default, {kind}' if joining == 'lape' else None)
             for kind in KINDS for joining in ('default', 'lape')},
-        IMAGENET_MINI, baseline='default, learnable', earlier=True),
+        IMAGENET_MINI, baseline='default, learnable', earlier=DEVICE_LOOP),
     # MPVG's last term is a constant vector under averaged tokens (docs/joinings.md). A second free
     # bias gets the same gradient and AdamW step as the first: together they move twice as far
     'controls': Study(
@@ -164,10 +164,10 @@ STUDIES = {
         }, COCO_MINI, digits=4),
     'cifar100_table2': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2', TABLE_2, 'accuracy/top1', joinings(),
-        CIFAR100, options=ON_GPU, gpu=True),
+        CIFAR100, options=ON_GPU),
     'cifar100_100e': Study(
         'ViT-Lite-7/4 on CIFAR-100, the recipe of table 2 in 100 epochs', TABLE_2, 'accuracy/top1',
-        joinings(), CIFAR100, gpu=True,
+        joinings(), CIFAR100, earlier=GRAPHS,
         options={**ON_GPU, 'train_cfg.max_epochs': 100, 'param_scheduler.1.end': 90}),
     'cifar100_full': Study(
         'A small ViT on CIFAR-100, eight epochs', 'studies/vit_cifar100', 'accuracy/top1', {
@@ -177,5 +177,5 @@ STUDIES = {
             'lape, averaged': Cell('lape', AVERAGED),
             'pvg': Cell('pvg'),
             'mpvg': Cell('mpvg'),
-        }, CIFAR100, gpu=True),
+        }, CIFAR100, options=BFLOAT16, earlier=GRAPHS),
 }

@@ -15,6 +15,7 @@ import site
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from copy import deepcopy
@@ -26,6 +27,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import MessageHub
 from mmengine.optim import build_optim_wrapper
+from mmengine.structures import PixelData
 
 from lape_mm.runs.checks.build import build_model
 from lape_mm.runs.config import configs_of, load_config, lookup, walk
@@ -120,19 +122,46 @@ def try_config(name: str, backbone: str, size: int) -> str:
     return ' '.join(one for one, there in grads.items() if not there and 'backbone' in one)
 
 
-def images(cfg: Config, size: int, validation: bool = False) -> dict:
-    """Two images and their ground truth, random."""
+def images(cfg: Config, size: int | tuple[int, int], items: Sequence[int] = (3, 2),
+           validation: bool = False) -> dict:
+    """Random images and their ground truth, as a config's model gets them from its loader.
+
+    Args:
+        cfg: of any task.
+        size: height and width, or the side of square images, in pixels.
+        items: how many objects each image shows.
+        validation: mmdet tests one image.
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    if cfg.default_scope == 'mmdet':
+        return detection_images(cfg, (3, height, width), list(items[:1] if validation else items),
+                                validation)
     if cfg.default_scope == 'mmseg':
-        return label_maps(size, cfg)
+        from mmseg.structures import SegDataSample
+        count = min(numbers(cfg.model, 'num_classes'))
+        samples = [SegDataSample(
+            gt_sem_seg=PixelData(data=torch.randint(0, count, (1, height, width))),
+            metainfo=dict(img_shape=(height, width), ori_shape=(height, width), flip=False,
+                          pad_shape=(height, width), padding_size=[0] * 4,
+                          img_padding_size=[0] * 4)) for _ in items]
+    else:
+        from mmpretrain.structures import DataSample
+        samples = [DataSample().set_gt_label(1) for _ in items]
+    pictures = torch.randint(0, 256, (len(items), 3, height, width), dtype=torch.uint8)
+    return dict(inputs=list(pictures), data_samples=samples)
+
+
+def detection_images(cfg: Config, shape: tuple[int, int, int], items: list[int],
+                     validation: bool) -> dict:
+    """mmdet's data, and its trackers'."""
     from mmdet.testing import demo_mm_inputs, demo_mm_proposals, demo_track_inputs
-    classes = Counter(value for path, value in numbers(cfg.model, 'num_classes'))
-    count = min([value for value in classes if value > 1], default=1)
+    count = min([value for value in numbers(cfg.model, 'num_classes') if value > 1], default=1)
     kind = lookup(cfg, 'model.data_preprocessor.type')
     if kind == 'TrackDataPreprocessor':
-        return demo_track_inputs(1, 1 if validation else 2, None if validation else [0],
-                                 (3, size, size), num_classes=count, with_mask=True)
-    shapes = [(3, size, size)] * (1 if validation else 2)  # mmdet tests images one by one
-    data = demo_mm_inputs(len(shapes), shapes, num_items=[3, 2][:len(shapes)],
+        return demo_track_inputs(1, len(items), None if validation else [0], shape,
+                                 num_classes=count, with_mask=True)
+    shapes = [shape] * len(items)
+    data = demo_mm_inputs(len(items), shapes, num_items=items,
                           num_classes=min(max(count, 2), 200),
                           with_mask="'with_mask': True" in str(cfg.to_dict()),
                           with_semantic=True, use_box_type=True)
@@ -140,8 +169,7 @@ def images(cfg: Config, size: int, validation: bool = False) -> dict:
         if not cfg.model.get('rpn_head'):
             sample.proposals = proposals  # of Fast R-CNN
         sample.set_metainfo(dict(homography_matrix=torch.eye(3).numpy()))  # of Soft Teacher
-        instances = sample.gt_instances
-        instances.labels = instances.labels.clamp(max=count - 1)
+        sample.gt_instances.labels = sample.gt_instances.labels.clamp(max=count - 1)
         if 'stuff' not in str(cfg.model) and 'semantic' not in str(cfg.model):
             del sample.gt_sem_seg
     if kind == 'MultiBranchDataPreprocessor' and not validation:
@@ -150,25 +178,9 @@ def images(cfg: Config, size: int, validation: bool = False) -> dict:
     return data
 
 
-def label_maps(size: int, cfg: Config) -> dict:
-    """mmseg's data."""
-    from mmengine.structures import PixelData
-    from mmseg.structures import SegDataSample
-    classes = min(value for _, value in numbers(cfg.model, 'num_classes'))
-    samples = []
-    for _ in range(2):
-        sample = SegDataSample(metainfo=dict(
-            img_shape=(size, size), ori_shape=(size, size), pad_shape=(size, size), flip=False,
-            padding_size=[0] * 4, img_padding_size=[0] * 4))
-        sample.gt_sem_seg = PixelData(data=torch.randint(0, classes, (1, size, size)))
-        samples.append(sample)
-    pictures = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
-    return dict(inputs=list(pictures), data_samples=samples)
-
-
-def numbers(node, key: str):
+def numbers(node: Config, key: str) -> list[int]:
     """Every whole number of this name below a dict."""
-    return [(path, one[key]) for path, one in walk(dict(node)) if isinstance(one.get(key), int)]
+    return [one[key] for _, one in walk(dict(node)) if isinstance(one.get(key), int)]
 
 
 def isolated(name: str, backbone: str) -> dict:
