@@ -11,19 +11,13 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 def forgetful():
     """mmengine keeps loggers, visualizers and scopes for a whole process: not beyond a test."""
     import torch
-    from mmengine.utils import ManagerMixin
+    from quickstarts import forget
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
-    forget(ManagerMixin)
+    forget()
 
 
 def pytest_collection_modifyitems(items):
     """The longest file first, so that the other worker has all the others meanwhile."""
     items.sort(key=lambda item: item.path.name != 'test_quickstart.py')
-
-
-def forget(manager):
-    manager._instance_dict.clear()
-    for kind in manager.__subclasses__():
-        forget(kind)

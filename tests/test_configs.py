@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip('mmengine')
 
+import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 
@@ -16,18 +17,6 @@ from lape_mm.runs.config import our_backbones  # noqa: E402
 ROOT = Path(__file__).parents[1] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
                  if '_base_' not in path.parts)
-
-# parameters of the default joining, in millions
-SIZES = {
-    # with a distillation token, its slot and its classifier at most
-    'deit': dict(tiny=(5.71, 5.92), small=(22.0, 22.45), base=(86.5, 87.4)),
-    'mask_rcnn': dict(tiny=(27, 29), small=(47, 49), base=(119, 122)),
-    'upernet': dict(tiny=(35, 37), small=(57, 59), base=(132, 135)),
-    'segmenter': dict(tiny=(6, 7), small=(25, 27)),
-    'swin': dict(tiny=(28.5, 28.7), small=(49.8, 50), base=(87.9, 88.3)),
-    'ceit': dict(tiny=(6.35, 6.37), small=(24.1, 24.4)),
-}
-
 
 def size_of(name: str) -> str | None:
     return next((size for size in ('tiny', 'small', 'base') if f'-{size}-' in name), None)
@@ -60,26 +49,16 @@ def test_config_keeps_the_rules(name):
 
 
 @cache
-def parameter_count(scope: str, model: str) -> int:
-    """Several configs share a model: each is built once."""
+def build(scope: str, model: str) -> None:
+    """Several configs share a model: each is built once, without memory for its weights."""
     init_default_scope(scope)
-    cfg = Config.fromstring(model, file_format='.py')
-    return sum(parameter.numel() for parameter in MODELS.build(cfg.model).parameters())
+    with torch.device('meta'):
+        MODELS.build(Config.fromstring(model, file_format='.py').model)
 
 
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.long] if size_of(name) == 'base' or published(name)
-                 else [])
-    for name in CONFIGS])
+@pytest.mark.parametrize('name', CONFIGS)
 def test_model_builds(name):
     cfg = Config.fromfile(ROOT / name)
     if lacking := missing(*TOOLBOXES[cfg.default_scope]):
         pytest.skip(f'needs {", ".join(lacking)}')
-    count = parameter_count(cfg.default_scope, f'model = {cfg.model.to_dict()!r}')
-    if size := size_of(name):
-        least, most = SIZES[name.split('/')[0]][size]
-        assert least * 1e6 < count < most * 1e6
-    elif 'vit-adapter-small' in name:  # of the studies
-        assert 28e6 < count < 31e6
-    else:
-        assert 1e4 < count < 2e7
+    build(cfg.default_scope, f'model = {cfg.model.to_dict()!r}')

@@ -1,6 +1,6 @@
 """Outputs of the official implementations, and of the equations in float64, reproduced.
 
-Every case of the folders is a file with the settings, official weights, input and output of a
+Every case of the folder is a file with the settings, official weights, input and output of a
 model. LAPE_GOLDENS names another folder. A case that cannot be run fails.
 """
 import os
@@ -16,12 +16,9 @@ from lape_mm.checkpoints import load_backbone, read_checkpoint, segmenter_state
 from lape_mm.requirements import install_hint, missing
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = ([Path(os.environ['LAPE_GOLDENS'])] if os.environ.get('LAPE_GOLDENS') else
-           [HERE / 'data/goldens', HERE.parents[1] / 'shared/goldens'])
+FOLDER = Path(os.environ.get('LAPE_GOLDENS') or HERE / 'data/goldens')
 # mmcv_ops.pt holds mmcv's operators, and no model
-CASES = sorted((path for folder in FOLDERS for path in folder.glob('*.pt')
-                if path.stem != 'mmcv_ops'),
-               key=lambda path: (path.parent.parent.name, path.name))
+CASES = sorted(path for path in FOLDER.glob('*.pt') if path.stem != 'mmcv_ops')
 POSITIONS = {'learnable': 'learnable', '1D_sin': 'sincos_1d', '2D_sin': 'sincos_2d',
              '2D_RPE': 'relative'}
 JOININGS = {'basic': 'default', 'LN': 'lape', 'LaPE': 'lape', 'share': 'share',
@@ -243,11 +240,11 @@ def runner_of(name):
 
 
 def test_goldens_are_there():
-    assert CASES, f'no goldens in {FOLDERS}'
+    assert CASES, f'no goldens in {FOLDER}'
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('path', CASES, ids=lambda path: f'{path.parent.parent.name}-{path.stem}')
+@pytest.mark.parametrize('path', CASES, ids=lambda path: path.stem)
 def test_golden(path, tmp_path):
     run = runner_of(path.stem)
     assert run is not None, f'{path.stem}: a case of no family known here'

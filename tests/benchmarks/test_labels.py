@@ -57,25 +57,3 @@ def test_every_figure_says_where_it_is_from(page):
 def test_the_commands_that_are_named_are_there(page):
     """Nothing is said to be measured by what nobody can run."""
     assert [name for name in COMMAND.findall(page.read_text()) if not (ROOT / name).exists()] == []
-
-
-TABLE = '| model | {head} |\n|---|---|\n| {row} | {cell} |\n'
-
-
-@pytest.mark.parametrize('cell', ['72.4', '**72.4**', '1,000', '72.40 ± 0.12', '5.7 M', '+0.5',
-                                  '1.004 (1.000-1.010)', '80 %'])
-def test_a_figure_without_origin_is_found(cell):
-    bare = TABLE.format(head='top-1', row='DeiT', cell=cell)
-    assert unlabelled(f'Results:\n\n{bare}\nThat is all.') == [cell]
-    for labelled in (TABLE.format(head='top-1, paper', row='DeiT', cell=cell),
-                     TABLE.format(head='top-1', row='DeiT, measured', cell=cell),
-                     f'{bare}\nMeasured on a CPU.', f'From the paper:\n\n{bare}',
-                     f'Time, measured:\n\n{bare}'):
-        assert unlabelled(labelled) == []
-    for other in (f'The paper has more of them.\n\n{bare}', f'{bare}\nA setting changes that.'):
-        assert unlabelled(other) == [cell]
-
-
-@pytest.mark.parametrize('cell', ['`lr=5e-4`', 'DeiT-3', 'yes', '', '2D'])
-def test_what_is_no_figure_needs_none(cell):
-    assert unlabelled(TABLE.format(head='option', row='a', cell=cell)) == []

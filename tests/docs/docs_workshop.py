@@ -5,9 +5,8 @@ import timm
 import torch
 from docs_pages import ROOT
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
-from mmengine.utils import ManagerMixin
 from PIL import Image
+from quickstarts import save_untrained
 
 from lape_mm.datasets.scenes import main as draw
 
@@ -25,18 +24,11 @@ def link(folder: Path) -> None:
         (folder / part).symlink_to(ROOT / part)
 
 
-def forget(manager=ManagerMixin) -> None:
-    """mmengine keeps loggers, visualizers and scopes for a whole process."""
-    manager._instance_dict.clear()
-    for kind in manager.__subclasses__():
-        forget(kind)
-
-
 def stand_ins(text: str) -> None:
     """Makes the checkpoints and the drawn data that Python blocks name."""
     for path, config in CHECKPOINTS.items():
         if path in text:
-            save_untrained(config, path)
+            save_untrained(Config.fromfile(config), path)
     if 'mask_rcnn.onnx' in text:
         save_detector('mask_rcnn.onnx')
         Image.new('RGB', (60, 40)).save('photo.jpg')
@@ -57,20 +49,6 @@ def save_detector(path: str) -> None:
         task='"detector"', img_size='[8, 8]', mean='null', swaps_channels='false',
         names='["disc"]'))
     onnx.save(made, path)
-
-
-def save_untrained(config: str, path: str) -> None:
-    """A checkpoint as training writes it, of a model that has seen nothing."""
-    cfg = Config.fromfile(config)
-    forget()
-    torch.manual_seed(0)
-    DefaultScope.get_instance('untrained', scope_name=cfg.default_scope)
-    with MODELS.switch_scope_and_registry(cfg.default_scope) as registry:
-        model = registry.build(cfg.model)
-    metainfo = dict(cfg.val_dataloader.dataset.get('metainfo') or dict(classes=list('abcdef')))
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=metainfo)), path)
-    forget()
 
 
 def save_deit(path: str) -> None:

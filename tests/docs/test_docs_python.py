@@ -6,7 +6,8 @@ for toolbox in ('mmpretrain', 'mmdet', 'mmseg'):
     pytest.importorskip(toolbox)
 
 from docs_pages import PAGES, blocks, name  # noqa: E402
-from docs_workshop import forget, link, stand_ins, without_network  # noqa: E402
+from docs_workshop import link, stand_ins, without_network  # noqa: E402
+from quickstarts import forget  # noqa: E402
 
 PYTHON = {page: found for page in PAGES
           if (found := [block for block in blocks(page) if block.language == 'python'])}

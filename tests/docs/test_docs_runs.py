@@ -17,7 +17,8 @@ for toolbox in ('mmpretrain', 'mmdet', 'mmseg'):
 
 from docs_checks import BROUGHT, checkpoints, parser_of  # noqa: E402
 from docs_pages import ROOT, blocks, commands, is_placeholder  # noqa: E402
-from docs_workshop import forget, link, save_deit  # noqa: E402
+from docs_workshop import link, save_deit  # noqa: E402
+from quickstarts import forget  # noqa: E402
 
 from lape_mm.runs.config import load_config  # noqa: E402
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_models import CONFIGS, ROOT, draw, forget, need, save_untrained
+from quickstarts import CONFIGS, ROOT, draw, forget, need, save_untrained
 
 from lape_mm import ViTAdapter
 
@@ -123,8 +123,8 @@ def test_schedule(tool, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_confusion_matrix_of_a_classifier(tool, tmp_path, monkeypatch):
-    cfg = draw('mmpretrain', tmp_path, monkeypatch)
-    checkpoint = save_untrained('mmpretrain', cfg, tmp_path / 'untrained.pth')
+    cfg, _ = draw('mmpretrain', tmp_path, monkeypatch)
+    checkpoint = save_untrained(cfg, tmp_path / 'untrained.pth')
     tool('mmpretrain', 'analysis_tools/confusion_matrix.py', CONFIGS['mmpretrain'], checkpoint,
          '--show-path', 'matrix.png', '--out', 'matrix.pkl')
     matrix = pickle.loads(Path('matrix.pkl').read_bytes())
