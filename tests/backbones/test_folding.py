@@ -8,8 +8,9 @@ from lape_mm.backbones import DeiT, ViTAdapter
 
 OTHERS = ['default', 'share', 'pvg', dict(first_layer=0, last=1),
           dict(first_layer=0, norm='scalar')]
-CASES = [*((name, joining) for name in MODELS for joining in ('lape', 'mpvg')),
-         *(('DeiT', joining) for joining in OTHERS), ('Swin', 'share')]
+CASES = [*((name, joining, 'learnable') for name in MODELS for joining in ('lape', 'mpvg')),
+         *(('DeiT', joining, 'learnable') for joining in OTHERS), ('Swin', 'share', 'learnable'),
+         *(('DeiT', 'lape', position) for position in ('sincos_1d', 'sincos_2d', 'relative'))]
 SIZE = (32, 64)
 
 
@@ -18,16 +19,17 @@ def size_of(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('name, joining', CASES, ids=str)
-def test_parity(name, joining):
+@pytest.mark.parametrize('name, joining, position', CASES, ids=str)
+def test_parity(name, joining, position):
     torch.manual_seed(0)
-    model = build(name, joining).eval()
-    folded = fold(model, size_of(name))
-    image = torch.randn(2, 3, *size_of(name))
+    model = build(name, joining, position=position).eval()
+    size = (32, 32) if position == 'relative' else size_of(name)
+    folded, image = fold(model, size), torch.randn(2, 3, *size)
     assert gap(folded(image), model(image)) <= 1e-5
     names = [key for key in folded.state_dict() if 'folded' not in key]
     assert not [key for key in names if 'pos_embed' in key and 'layer' not in key]
     assert not [key for key in names if 'pe_norm' in key]
+    assert position != 'relative' or not [key for key in names if 'bias_table' in key]
     assert not [layer for layer in folded.modules() if getattr(layer, 'pe_norm', None)]
     if joining in ('lape', 'pvg', 'mpvg'):
         assert sum(p.numel() for p in folded.parameters()) < \
@@ -43,15 +45,6 @@ def test_half_precision_parity(dtype, bound):
     with torch.autocast('cpu', dtype=dtype):
         assert gap(folded(image), model(image)) <= 2e-3
     assert gap(folded.to(dtype)(image.to(dtype)), model(image)) <= bound
-
-
-@pytest.mark.parametrize('position', ['sincos_1d', 'sincos_2d', 'relative'])
-def test_other_positions(position):
-    model = DeiT(arch=dict(embed_dim=24, depth=3, num_heads=3), img_size=32, joining='lape',
-                 position=position).eval()
-    folded, image = fold(model, 32), torch.randn(1, 3, 32, 32)
-    assert gap(folded(image), model(image)) <= 1e-5
-    assert 'blocks.0.attn.relative_position_bias_table' not in folded.state_dict()
 
 
 @torch.no_grad()

@@ -51,9 +51,8 @@ def test_the_token_learns_the_teacher_and_the_pooled_vector_the_labels():
     torch.testing.assert_close(losses['loss_teacher'], expected)
     assert teacher.modes == [(False, False)]
     assert not any('teacher' in key for key in model.state_dict())
-    assert not any(parameter is model._teacher[0].linear.weight
-                   for parameter in model.parameters())
-    assert not model.train()._teacher[0].training
+    assert not any(parameter is teacher.linear.weight for parameter in model.parameters())
+    assert not (model.train() and teacher.training)
 
 
 @pytest.mark.parametrize('joining', ['default', 'lape', 'pvg', 'mpvg'])
@@ -89,53 +88,37 @@ PLAIN = dict(type='ImageClassifier', backbone=dict(type='lape_mm.DeiT', img_size
              head=dict(type='LinearClsHead', num_classes=5, in_channels=24))
 
 
-@pytest.fixture
-def weights(tmp_path):
+TIMM = dict(type='TimmClassifier', model_name='deit_tiny_patch16_224', img_size=32, embed_dim=24,
+            depth=1, num_heads=3, num_classes=5)
+
+
+def pretrained(path):
+    return dict(type='Pretrained', checkpoint=path)
+
+
+@pytest.mark.parametrize('settings', [
+    lambda path: dict(PLAIN, pretrained=path),
+    lambda path: dict(PLAIN, init_cfg=pretrained(path)),
+    lambda path: dict(PLAIN, init_cfg=[pretrained(path)]),
+    lambda path: dict(TIMM, checkpoint_path=path),
+    lambda path: dict(TIMM, init_cfg=pretrained(path))])
+def test_a_teacher_has_its_weights(settings, tmp_path, forgetful):
+    torch.manual_seed(0)
+    given = settings(str(tmp_path / 'teacher.pth'))
     init_default_scope('mmpretrain')
-    teacher = MODELS.build(PLAIN)
-    for parameter in teacher.parameters():
-        torch.nn.init.normal_(parameter)
-    torch.save({'state_dict': teacher.state_dict()}, tmp_path / 'teacher.pth')
-    return str(tmp_path / 'teacher.pth'), teacher.state_dict()
-
-
-@pytest.mark.parametrize('name', [
-    lambda path: dict(pretrained=path),
-    lambda path: dict(init_cfg=dict(type='Pretrained', checkpoint=path)),
-    lambda path: dict(init_cfg=[dict(type='Pretrained', checkpoint=path)])])
-def test_a_teacher_of_mmpretrain_has_its_weights(weights, name, forgetful):
-    path, expected = weights
-    model = build(teacher=dict(PLAIN, **name(path)))
-    model.init_weights()
-    model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))
-    for key, value in model._teacher[0].state_dict().items():
-        assert torch.equal(value, expected[key]), key
-    for value in model._teacher[0].parameters():
-        torch.nn.init.zeros_(value)
-    model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))  # loads them once
-    assert not any(value.any() for value in model._teacher[0].parameters())
-
-
-def test_a_teacher_of_timm_keeps_its_weights(tmp_path, forgetful):
-    timm = pytest.importorskip('timm')
-    tiny = dict(model_name='deit_tiny_patch16_224', img_size=32, embed_dim=24, depth=1,
-                num_heads=3, num_classes=5)
-    theirs = timm.create_model(**tiny)
+    theirs = MODELS.build(TIMM if given['type'] == 'TimmClassifier' else PLAIN)
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter)
-    path = str(tmp_path / 'timm.pth')
-    torch.save(theirs.state_dict(), path)
-    for more in (dict(checkpoint_path=path),
-                 dict(init_cfg=dict(type='Pretrained', checkpoint=path))):
-        model = build(teacher=dict(type='TimmClassifier', **tiny, **more))
-        model.init_weights()
-        model.loss(torch.randn(2, 3, 32, 32), samples(0, 1))
-        for key, value in theirs.state_dict().items():
-            assert torch.equal(model._teacher[0].model.state_dict()[key], value), (more, key)
+    torch.save(getattr(theirs, 'model', theirs).state_dict(), tmp_path / 'teacher.pth')
+    model, image = build(teacher=given, teacher_share=1.), torch.randn(8, 3, 32, 32)
+    model.init_weights()
+    (_, token), = model.backbone(image)
+    expected = F.cross_entropy(model.head.layers.head_dist(token), theirs.eval()(image).argmax(1))
+    torch.testing.assert_close(model.loss(image, samples(*[0] * 8))['loss_teacher'], expected)
 
 
 def test_a_teacher_without_weights_is_refused_before_training(forgetful):
-    whole = dict(type='Pretrained', checkpoint='some.pth')
+    whole = pretrained('some.pth')
     for teacher in (PLAIN, dict(PLAIN, pretrained=None), dict(PLAIN, init_cfg=dict(type='Normal')),
                     dict(PLAIN, backbone=dict(PLAIN['backbone'], init_cfg=whole)),
                     dict(type='TimmClassifier', model_name='resnet18'),

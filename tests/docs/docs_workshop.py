@@ -10,7 +10,7 @@ from quickstarts import save_untrained
 
 from lape_mm.datasets.scenes import main as draw
 
-LINKED = ('configs', 'tools', 'benchmarks', 'docs')
+LINKED = ('configs', 'tools', 'benchmarks', 'docs', 'lape_mm')
 FEW = ['--num-train', '12', '--num-val', '6']
 # checkpoint that a page's Python reads -> the config whose untrained model stands in for it
 CHECKPOINTS = {

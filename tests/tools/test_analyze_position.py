@@ -53,16 +53,13 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(write, 'draw', lambda *_: Figure(figsize=(1, 1)))
 
 
-def test_arguments(tool):
-    args = tool.parse_args(['c.py', 'x.pth', '--images', 'i', '--out', 'o', '--joining', 'lape',
-                            '--compare', 'pvg=p.pth', 'dict(last=0)=d=1.pth', '--img-size', '64'])
-    assert (args.config, args.checkpoint, args.images, args.out) == ('c.py', 'x.pth', 'i', 'o')
-    assert args.joining == 'lape' and args.img_size == [64] and args.num_images == 16
+def test_what_is_compared():
     from lape_mm.runs.analysis import read_other
-    assert [read_other(text, args.config) for text in args.compare] == [
-        ('c.py', 'pvg', 'p.pth'), ('c.py', {'last': 0}, 'd=1.pth')]
-    assert read_other('b.py=x.pth', 'c.py') == ('b.py', None, 'x.pth')
-    assert read_other("{'last': 0}=x.pth", 'c.py') == ('c.py', {'last': 0}, 'x.pth')
+    for text, found in (('pvg=p.pth', ('c.py', 'pvg', 'p.pth')),
+                        ('dict(last=0)=d=1.pth', ('c.py', {'last': 0}, 'd=1.pth')),
+                        ("{'last': 0}=x.pth", ('c.py', {'last': 0}, 'x.pth')),
+                        ('b.py=x.pth', ('b.py', None, 'x.pth'))):
+        assert read_other(text, 'c.py') == found
 
 
 @pytest.mark.parametrize('task', SCOPES)

@@ -59,12 +59,6 @@ def test_train_arguments(tool):
     assert tool('train').parse_args(['c.py', '--resume', 'x.pth']).resume == 'x.pth'
 
 
-def test_test_arguments(tool):
-    args = tool('test').parse_args(['c.py', 'x.pth', '--out', 'o.pkl', '--show-dir', 'd'])
-    assert (args.config, args.checkpoint, args.out, args.show_dir) == \
-        ('c.py', 'x.pth', 'o.pkl', 'd')
-
-
 @pytest.mark.parametrize('name, argv, said', [
     ('train', ['no.py'], 'there is no config no.py'),
     ('train', ['no.py', '--joining', 'foo'], "joining='foo': expected one of 'default'"),
