@@ -10,7 +10,6 @@ trains; single-seed runs this short cannot rank the methods. The time limits are
 """
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -19,8 +18,8 @@ from pathlib import Path
 from measure import ROOT, described
 from mmengine.config import Config
 
-from lape_mm.runs.engine.record_hook import fingerprint
-from lape_mm.runs.results import markdown
+from lape_mm.runs.engine.record_hook import RECORD, fingerprint
+from lape_mm.runs.results import figure, markdown, read_record
 
 RECORDS = ROOT / 'benchmarks/quickstart.json'
 JOININGS = ('default', 'lape', 'pvg', 'mpvg')
@@ -48,9 +47,8 @@ def run(task: str, joining: str, folder: Path) -> dict:
                         '--joining', joining, '--work-dir', str(work_dir)],
                        cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=True)
     seconds = time.perf_counter() - start
-    scalars = max(work_dir.glob('*/vis_data/scalars.json'), key=os.path.getmtime)
-    values = [json.loads(line)[metric] for line in open(scalars) if f'"{metric}"' in line]
-    return dict(task=task, joining=joining, metric=metric, value=round(values[-1] * scale, 4),
+    value = figure(read_record(work_dir / RECORD), metric)
+    return dict(task=task, joining=joining, metric=metric, value=round(value * scale, 4),
                 mark=mark, seconds=round(seconds), limit=limit, seed=0, config=config_of(task),
                 **described())
 
