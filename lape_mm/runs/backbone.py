@@ -58,49 +58,38 @@ def set_backbone(cfg: Config, name: str) -> None:
     """
     if name in ARCHS:
         name = f'{"deit" if cfg.default_scope == "mmpretrain" else "vit_adapter"}_{name}'
-    kind, arch = parse(name)
+    prefix = next((one for one in CLASSES if name.startswith(f'{one}_')), None)
+    if prefix is None:
+        raise RunError(f'--backbone {name}: expected {"_ARCH, ".join(CLASSES)}_ARCH, such as '
+                       'deit_tiny, or an arch such as dinov2_small')
+    arch = name.removeprefix(f'{prefix}_')
+    try:
+        with torch.device('meta'):
+            encoder = getattr(backbones, CLASSES[prefix])(arch=arch)
+    except ValueError as error:
+        raise RunError(f'--backbone {name}: {error}') from error
     try:
         with registry.MODELS.switch_scope_and_registry(cfg.default_scope), silence():
-            Replacement(cfg, kind, arch).carry_out()
+            Replacement(cfg, encoder, arch).carry_out()
     except Unfit as unfit:
         raise RunError(f'--backbone {name}: {unfit}') from unfit
     set_normalisation(cfg, arch)
     set_optimizer(cfg)
-    imports = dict(cfg.get('custom_imports') or {})
-    names = imports.get('imports') or []
-    names = [names] if isinstance(names, str) else [one for one in names if one != 'lape_mm']
-    cfg.custom_imports = dict(imports, imports=['lape_mm', *names])
-
-
-def parse(name: str) -> tuple[str, str]:
-    """The class and the arch of a name; RunError with the allowed ones."""
-    for prefix, cls in CLASSES.items():
-        if name.startswith(f'{prefix}_'):
-            arch = name.removeprefix(f'{prefix}_')
-            try:
-                with torch.device('meta'):
-                    getattr(backbones, cls)(arch=arch)
-            except ValueError as error:
-                raise RunError(f'--backbone {name}: {error}') from error
-            return cls, arch
-    raise RunError(f'--backbone {name}: expected '
-                   f'{", ".join(f"{prefix}_ARCH" for prefix in CLASSES)}, such as deit_tiny, or '
-                   'an arch such as dinov2_small')
+    imports = cfg.setdefault('custom_imports', ConfigDict(imports=[]))
+    imports.imports = list(dict.fromkeys(['lape_mm', *imports.imports]))
 
 
 class Replacement:
-    """One replacement of a backbone.
+    """One replacement of a backbone; ``where`` and ``owner`` hold it, its neck and the heads.
 
     Args:
         cfg: the config, changed in place.
-        kind, arch: of the new backbone.
-
-    Attributes:
-        where, owner: dotted path and dict of what holds ``backbone``, ``neck`` and the heads.
+        encoder: one of ours, of this arch.
     """
 
-    def __init__(self, cfg: Config, kind: str, arch: str):
-        self.cfg, self.kind, self.arch, self.scope = cfg, kind, arch, cfg.default_scope
+    def __init__(self, cfg: Config, encoder: Any, arch: str):
+        self.cfg, self.encoder, self.arch, self.scope = cfg, encoder, arch, cfg.default_scope
+        self.kind = type(encoder).__name__
         self.where = next((where for where in ('model', 'model.detector') if lookup(
             cfg, f'{where}.backbone.type')), '')
         self.owner: Any = lookup(cfg, self.where)
@@ -116,12 +105,12 @@ class Replacement:
         unmodified = deepcopy(self.cfg.model)
         old = self.old_maps()
         after = self.neck_maps(old)
-        if self.scope == 'mmpretrain':  # ours give a vector
+        # a neck that only gives the equal maps of a plain ViT different strides
+        pyramid = len(old) == len(after) > 1 == len({one.stride for one in old}) \
+            and len({one.stride for one in after}) == len(after)
+        if self.scope == 'mmpretrain' or pyramid:  # a classifier gets a vector from ours
             self.owner.pop('neck', None)
-            after = old
-        elif only_makes_pyramid(old, after):
-            self.owner.pop('neck')
-            old = after
+            old = after if pyramid else old
         placed = new = self.place(old)
         if self.owner.get('neck'):
             self.owner.neck = follow(self.owner.neck, old, new, 'neck')
@@ -168,23 +157,19 @@ class Replacement:
         what = f'{self.where}.backbone, {node.type},'
         model = build(node, what)
         side = max(to_2tuple(node.get('img_size') or images().shape[-1]))
-        model.eval()
-        found = outputs(model, images(side), what, side)
-        model.train()
-        try:
-            trained = outputs(model, images(side), what, side)
-        except Unfit:
-            trained = []
-        if len(trained) != len(found):
+        found = []
+        for mode in (True, False):
+            model.train(mode)
+            found.append(outputs(model, images(side), what, side))
+        if len(found[0]) != len(found[1]):
             raise Unfit(f'{what} gives other maps in training than in validation')
-        return found
+        return found[1]
 
     def neck_maps(self, maps: list[Map]) -> list[Map]:
         """The maps of the neck; the given ones without a neck, none if it takes more than maps."""
         if not self.owner.get('neck'):
             return maps
-        what = f'{self.where}.neck'
-        neck = build(self.owner.neck, what).eval()
+        neck = build(self.owner.neck, what := f'{self.where}.neck').eval()
         try:
             return outputs(neck, tensors(maps), what)
         except Unfit:
@@ -209,15 +194,15 @@ class Replacement:
         levels = tuple(min(LEVELS, key=lambda level: abs(one - level)) for one in exact)
         index = lookup(self.owner, 'decode_head.in_index')
         if {*levels} == {2} and index == list(LEVELS):  # UPerNet on a plain ViT wants a pyramid
-            levels, exact = LEVELS, list(LEVELS)
+            levels = LEVELS
         # boxes are placed by strides; segmentation heads resize
         off = self.scope == 'mmdet' and any(abs(one - at) > .3 for one, at in zip(exact, levels))
         if self.kind == 'DeiT':
             if off or len({*levels}) > 2 or self.scope == 'mmdet' and {*levels} != {2}:
                 raise Unfit(f'{self.where} takes maps of strides {strides}, and DeiT has 16 alone: '
                             'take vit_adapter_tiny')
-            depth = backbones.DeiT(arch=self.arch).depth
-            return tuple(depth * (number + 1) // len(old) - 1 for number in range(len(old)))
+            return tuple(self.encoder.depth * number // len(old) - 1
+                         for number in range(1, len(old) + 1))
         if off:
             raise Unfit(f'{self.where} takes maps of strides {strides}, ours have 4, 8, 16 and 32')
         if self.kind == 'Swin' and (list(levels) != sorted({*levels}) or levels[-1] != 3):
@@ -263,12 +248,6 @@ class Replacement:
                                      for level in levels)
             whole = self.scope == 'mmseg' and {*node.out_indices} == {*LEVELS}
             node.variant = 'segmentation' if whole else 'detection'
-
-
-def only_makes_pyramid(old: list[Map], after: list[Map]) -> bool:
-    """Whether a neck only gives the equal maps of a plain ViT different strides."""
-    return len(old) == len(after) > 1 and len({one.stride for one in old}) == 1 \
-        and len({one.stride for one in after}) == len(after)
 
 
 def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:

@@ -69,12 +69,11 @@ def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Ma
             try:
                 found = part.to('meta')(given)
             except Exception:  # whatever does not work without values
-                zeros = tuple(torch.zeros_like(one, device='cpu') for one in (
-                    [given] if isinstance(given, Tensor) else given))
                 part.to_empty(device='cpu')
                 for value in (*part.parameters(), *part.buffers()):
                     value.zero_()  # operators may read outside of a map for NaN
-                found = part(zeros[0] if isinstance(given, Tensor) else zeros)
+                found = part(torch.zeros_like(given, device='cpu') if isinstance(given, Tensor)
+                             else tuple(torch.zeros_like(one, device='cpu') for one in given))
     except Exception as error:
         raise Unfit(f'{what} cannot be run: {short(error)}') from error
     found = [found] if isinstance(found, Tensor) else found
@@ -144,8 +143,8 @@ def check_installed(model: nn.Module) -> None:
             if vars(module).get(name, module) is None and re.search(
                     rf'\b{name}\b', code(type(part))):
                 line = re.search(rf'.*\bimport\b.*\b{name}\b', code(module))
-                raise Unfit(f'model.{path} needs a package that is not installed'
-                            + (f': {line[0].strip()}' if line else ''))
+                raise Unfit(f'model.{path} needs a package that is not installed: '
+                            f'{line[0].strip() if line else name}')
 
 
 def code(what: Any) -> str:
