@@ -16,9 +16,9 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from glob import glob
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 SPLIT = re.compile(r'(train|val|test)(?:ing|id|idation)?(?:20\d\d)?')
 IMAGE_DIRS = ('images', 'image', 'imgs', 'img', 'img_dir', 'jpegimages', 'leftimg8bit')
 MAP_DIRS = ('annotations', 'masks', 'mask', 'labels', 'ann_dir', 'segmentationclass', 'gt')
-CLASSES = ('classes.txt', 'obj.names', '_classes.csv')  # Roboflow's has ids
 HELD_OUT = 5  # one image in so many is validated on where the folder has no validation set
 SAMPLED_MAPS = 1000
 TASKS = {'mmdet': ('COCO', 'PASCAL VOC', 'YOLO'), 'mmseg': ('label maps',),
@@ -72,13 +71,10 @@ class Folder:
     def __init__(self, root: str | os.PathLike):
         self.root = Path(root).expanduser().resolve()
         self.notes: list[str] = []
-        self.folders, self.files = [], []
-        for here, folders, names in os.walk(self.root, followlinks=True):
-            folders[:] = [name for name in folders if not name.startswith(('.', '__'))]
-            below = Path(here).relative_to(self.root)
-            self.folders += [(below / name).as_posix() for name in folders]
-            self.files += [(below / name).as_posix() for name in names if name[0] != '.']
-        self.files.sort()
+        paths = [Path(path).as_posix() for path in sorted(glob(
+            '**', root_dir=self.root, recursive=True)) if not path.startswith('__MACOSX')]
+        self.folders = [path for path in paths if (self.root / path).is_dir()]
+        self.files = [path for path in paths if (self.root / path).is_file()]
         self.images = self.having(*IMAGES)
         if not self.images:
             raise ValueError(f'{root}: holds no image ({", ".join(IMAGES)}), or does not exist')
@@ -101,12 +97,10 @@ class Folder:
                 len(os.path.commonprefix([path, near]))
         return max(self.by_name.get(parts[-1], []), key=fit, default=None)
 
-    @contextmanager
-    def open(self, path: str) -> Iterator[Image.Image]:
+    def open(self, path: str) -> Image.Image:
         """An image whose pixels are not read yet."""
         try:
-            with Image.open(self.root / path) as image:
-                yield image
+            return Image.open(self.root / path)
         except OSError as error:
             raise ValueError(f'{self.root / path}: cannot be read as an image; mend or delete '
                              'it') from error
@@ -116,30 +110,14 @@ class Folder:
         with self.open(path) as image:
             return image.size[::-1] if image.getexif().get(0x0112, 1) >= 5 else image.size
 
-    def listed(self) -> tuple[str, list[str], int | None] | None:
-        """The file that lists classes, their names, and the first id if all lines have one."""
-        for path in [path for name in CLASSES for path in self.files
-                     if path.rpartition('/')[2] == name][:1]:
-            text = (self.root / path).read_text('utf-8', 'replace')
-            names = [line.strip() for line in text.splitlines() if line.strip(' #') and
-                     line[0] != '#' and not line.startswith('Pixel')]
-            rows = [re.match(r'(\d+)\s*[\s,:]\s*([^\t]+)', line) for line in names]
-            ids = [int(row[1]) for row in rows if row]
-            begin = ids[0] if ids and len(ids) == len(names) else None
-            if begin is not None:
-                names = [row[2].strip() for row in rows if row]
-            if not names or len({*names}) < len(names) or begin is not None and (
-                    begin > 1 or ids != [*range(begin, begin + len(ids))]):
-                raise ValueError(f'{self.root / path}: expected a class a line, none twice; ids '
-                                 'before them start at 0 or 1 and have no gaps')
-            return path, names, begin
-        return None
-
-    def lists(self, kind: str) -> dict[str, str]:
-        """Name of an image -> split, as in ImageSets/KIND/{train,val,test}.txt."""
-        return {line.split()[0]: split for split in ('test', 'val', 'train')
-                for path in self.files if path.endswith(f'ImageSets/{kind}/{split}.txt')
-                for line in (self.root / path).read_text().splitlines() if line.strip()}
+    def listed(self) -> tuple[str, list[str]]:
+        """The path of classes.txt and its names; '' and none if there is no such file."""
+        path = next((path for path in self.files if Path(path).name == 'classes.txt'), '')
+        lines = (self.root / path).read_text('utf-8', 'replace').splitlines() if path else []
+        names = [line.strip() for line in lines if line.strip()]
+        if path and not names or len({*names}) < len(names):
+            raise ValueError(f'{self.root / path}: expected a class a line, none twice')
+        return path, names
 
 
 def split_of(path: str) -> str | None:
@@ -164,9 +142,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
         ValueError: the folder is empty, has no layout or several, or a file of it is wrong.
     """
     folder = Folder(root)
-    finders: dict[str, Callable[[Folder], list]] = {
-        'COCO': find_coco, 'PASCAL VOC': find_voc, 'YOLO': find_yolo, 'label maps': find_maps}
-    found = {layout: files for layout, find in finders.items() if (files := find(folder))}
+    found = {layout: files for layout, (find, _) in LAYOUTS.items() if (files := find(folder))}
     if not found and all(map(class_of, folder.images)):
         found = {'class folders': folder.images}
     layouts = [layout for layout in TASKS[toolbox] if layout in found]
@@ -184,8 +160,8 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
         return read_maps(folder, found[layout], ignore_index, reduce_zero_label)
     if layout == 'class folders':
         return read_classes(folder)
-    classes, samples = READERS[layout](folder, found[layout])
-    data = assemble(folder, layout, keep_listed(folder, classes, samples), samples)
+    data = assemble(folder, layout, *number_objects(folder, *LAYOUTS[layout][1](
+        folder, found[layout])))
     for part in (data.train, data.val):
         if not any(sample.objects for sample in part):
             raise ValueError(f'{root}: {part[0].path} and the {len(part) - 1} others of its split '
@@ -194,6 +170,22 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
     if idle := [name for index, name in enumerate(data.classes) if index not in used]:
         data.notes.append(f'without an object in the training images: {some(idle)}')
     return data
+
+
+def number_objects(folder: Folder, classes: list[str], samples: list[Sample]) \
+        -> tuple[list[str], list[Sample]]:
+    """Turns the objects' class names into labels; classes.txt may choose and order the classes."""
+    path, kept = folder.listed()
+    kept = kept or classes
+    if unknown := [name for name in kept if name not in classes]:
+        raise ValueError(f'{folder.root / path}: no annotation names {some(unknown)}; the classes '
+                         f'are {some(classes, 8)}')
+    if left := [name for name in classes if name not in kept]:
+        folder.notes.append(f'left out, because {path} does not list them: {some(left)}')
+    for sample in samples:
+        sample.objects = [dict(one, category_id=kept.index(one['category_id']))
+                          for one in sample.objects if one['category_id'] in kept]
+    return kept, samples
 
 
 def assemble(folder: Folder, layout: str, classes: list[str], samples: Sequence[Sample],
@@ -209,43 +201,29 @@ def assemble(folder: Folder, layout: str, classes: list[str], samples: Sequence[
                          'file of the others "train"')
     if not val:
         how = f'one in {HELD_OUT}, picked by a hash of the path'
-        train, val = hold_out(folder, train)
+        held = hold_out(folder, train)
+        val = [sample for sample in train if sample.path in held]
+        train = [sample for sample in train if sample.path not in held]
     return Data(folder.root, layout, classes, train, val, [
         f'{folder.root}: {layout}, {len(classes)} classes: {some(classes, 8, str)}',
         f'{len(train)} images for training, {len(val)} for validation ({how})',
         *folder.notes], reduce)
 
 
-def hold_out(folder: Folder, samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Splits off a share of each class by hashes, so that more images later do not move these."""
-    groups: dict[int, list[tuple[int, Sample]]] = defaultdict(list)
+def hold_out(folder: Folder, samples: Sequence[Sample]) -> set[str]:
+    """Paths of a share of each class, by hashes: more images later do not move these."""
+    groups: dict[int, dict[int, str]] = defaultdict(dict)  # label -> hash -> path
     for sample in samples:
-        digest = hashlib.sha256(sample.path.encode()).digest()
-        groups[sample.label].append((int.from_bytes(digest[:6], 'big'), sample))
-    chosen: set[str] = set()
+        number = int(hashlib.sha256(sample.path.encode()).hexdigest()[:12], 16)
+        groups[sample.label][number] = sample.path
+    held: set[str] = set()
     for group in groups.values():
-        group.sort(key=lambda entry: entry[0])
         if len(group) < 2:
-            raise ValueError(f'{folder.root / group[0][1].path}: the only image of its kind, but '
-                             'training and validation need one each; add images')
-        held = [sample.path for number, sample in group if number % HELD_OUT == 0]
-        chosen.update(held if 0 < len(held) < len(group) else [group[0][1].path])
-    return [sample for sample in samples if sample.path not in chosen], \
-        [sample for sample in samples if sample.path in chosen]
-
-
-def keep_listed(folder: Folder, classes: list[str], samples: Sequence[Sample]) -> list[str]:
-    """The classes that classes.txt lists, in its order; objects of others are left out."""
-    path, kept, _ = folder.listed() or ('', classes, None)
-    if unknown := [name for name in kept if name not in classes]:
-        raise ValueError(f'{folder.root / path}: no annotation names {some(unknown)}; the classes '
-                         f'are {some(classes, 8)}')
-    if left := [name for name in classes if name not in kept]:
-        folder.notes.append(f'left out, because {path} does not list them: {some(left)}')
-    for sample in samples:
-        sample.objects = [dict(one, category_id=kept.index(name)) for one in sample.objects
-                          if (name := classes[one['category_id']]) in kept]
-    return kept
+            raise ValueError(f'{folder.root / min(group.values())}: the only image of its kind, '
+                             'but training and validation need one each; add images')
+        chosen = [path for number, path in group.items() if number % HELD_OUT == 0]
+        held.update(chosen if 0 < len(chosen) < len(group) else [group[min(group)]])
+    return held
 
 
 def find_coco(folder: Folder) -> list[str]:
@@ -277,11 +255,11 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
             groups = {entry.get('supercategory') for entry in content['categories']}
             names = {entry['id']: entry['name'] for entry in content['categories']
                      if entry['id'] or entry['id'] in used or entry['name'] not in groups}
-            images = {entry['id']: entry for entry in content['images']}
+            images = {entry['id']: (folder.find_image(entry['file_name'], file) or '',
+                                    entry['file_name'], (entry['width'], entry['height']))
+                      for entry in content['images']}
             lost = [f'object {entry.get("id")}' for entry in objects
                     if entry['category_id'] not in names or entry['image_id'] not in images]
-            found: dict[Any, Any] = {key: folder.find_image(entry['file_name'], file)
-                                     for key, entry in images.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{where}: is no whole COCO file ({type(error).__name__}: {error}); '
                              'export it again') from error
@@ -292,42 +270,30 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
         if new := [name for name in names.values() if name not in classes]:
             raise ValueError(f'{where}: {some(new)} are not among the categories of the training '
                              'file; export both with the same classes')
-        if lacking := [images[key]['file_name'] for key, path in found.items() if not path]:
+        if lacking := [name for path, name, _ in images.values() if not path]:
             raise ValueError(f'{where}: {some(lacking, 1)} of {len(images)} images are not in '
                              f'{folder.root}; put them there')
-        for key, path in found.items():
+        for path, _, size in images.values():
             if path in samples:
                 raise ValueError(f'{where}: lists {path}, which is listed before; keep one entry')
-            size = images[key].get('width'), images[key].get('height')
-            samples[path] = Sample(path, split, size=size if all(size) else folder.size(path))
+            samples[path] = Sample(path, split, size=size)
         for entry in objects:
-            label = classes.index(names[entry['category_id']])
-            outline, box = entry.get('segmentation') or None, entry.get('bbox')
-            if not box and isinstance(outline, list):
-                box = polygon(label, sum(outline, []))['bbox']
+            box = entry.get('bbox')
             if not isinstance(box, list) or [isinstance(one, Real) for one in box] != [True] * 4:
                 raise ValueError(f'{where}: object {entry.get("id")} has bbox={box!r}, expected '
                                  '[x, y, width, height]; export it again')
-            samples[found[entry['image_id']]].objects.append(dict(
-                category_id=label, bbox=box, area=entry.get('area') or box[2] * box[3],
-                iscrowd=int(entry.get('iscrowd') or 0), segmentation=outline))
+            samples[images[entry['image_id']][0]].objects.append(dict(
+                category_id=names[entry['category_id']], bbox=box,
+                area=entry.get('area') or box[2] * box[3], iscrowd=int(entry.get('iscrowd') or 0),
+                segmentation=entry.get('segmentation') or None))
     return classes, [*samples.values()]
 
 
-def rectangle(label: int, left: float, top: float, width: float, height: float,
+def rectangle(name: str, left: float, top: float, width: float, height: float,
               ignored: bool = False) -> dict:
-    """A COCO annotation of a box in pixels."""
-    return dict(category_id=label, bbox=[left, top, width, height], area=width * height,
+    """A COCO annotation of a box in pixels; its category_id is still the class's name."""
+    return dict(category_id=name, bbox=[left, top, width, height], area=width * height,
                 iscrowd=int(ignored), segmentation=None)
-
-
-def polygon(label: int, numbers: Sequence[float] | np.ndarray) -> dict:
-    """A COCO annotation of points x1, y1, x2, y2, .. in pixels."""
-    points = np.asarray(numbers, float).reshape(-1, 2)
-    x, y = points.T
-    area = abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2
-    box = rectangle(label, *points.min(0).tolist(), *np.ptp(points, 0).tolist())
-    return dict(box, area=area, segmentation=[points.ravel().tolist()])
 
 
 def find_voc(folder: Folder) -> list[str]:
@@ -338,46 +304,42 @@ def find_voc(folder: Folder) -> list[str]:
 
 def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
     """Classes and samples; coordinates are taken as written, 'difficult' objects are ignored."""
-    lists, classes, samples = folder.lists('Main'), [], []
+    lists = {line.split()[0]: split for split in ('test', 'val', 'train')
+             for path in folder.files if path.endswith(f'ImageSets/Main/{split}.txt')
+             for line in (folder.root / path).read_text().splitlines() if line.strip()}
+    samples = []
     for file in files:
         where, stem = folder.root / file, Path(file).stem
         if lists and stem not in lists:
             continue
         try:
             tree: Any = ElementTree.parse(where).getroot()
-            name = str(tree.findtext('filename'))
+            called = str(tree.findtext('filename'))
             boxes = [(str(node.findtext('name')).strip(), node.findtext('difficult') == '1', [
                 float(node.findtext(f'bndbox/{side}')) for side in (
                     'xmin', 'ymin', 'xmax', 'ymax')]) for node in tree.iter('object')]
         except (ElementTree.ParseError, TypeError, ValueError) as error:
             raise ValueError(f'{where}: is no annotation of PASCAL VOC ({error}); export it '
                              'again') from error
-        image = folder.find_image(stem + Path(name).suffix, file) or folder.find_image(
-            name, file) or folder.find_image(stem, file)
+        names = stem + Path(called).suffix, called, stem
+        image = next(filter(None, (folder.find_image(name, file) for name in names)), None)
         if not image:
-            raise ValueError(f'{where}: its image {name} is not in {folder.root}; put it there')
+            raise ValueError(f'{where}: its image {called} is not in {folder.root}; put it there')
         sample = Sample(image, lists.get(stem) or split_of(image), size=folder.size(image))
         for name, ignored, (left, top, right, bottom) in boxes:
             if not (left < right <= sample.size[0] + 1 and top < bottom <= sample.size[1] + 1):
                 raise ValueError(f'{where}: a box of {name} is empty or not in the image of '
                                  f'{sample.size} pixels; mend or delete it')
-            sample.objects.append(dict(
-                rectangle(0, left, top, right - left, bottom - top, ignored), name=name))
-        classes += [name for name, _, _ in boxes]
+            sample.objects.append(rectangle(name, left, top, right - left, bottom - top, ignored))
         samples.append(sample)
-    classes = sorted({*classes})
-    for sample in samples:
-        for one in sample.objects:
-            one['category_id'] = classes.index(one.pop('name'))
-    return classes, samples
+    return sorted({one['category_id'] for sample in samples for one in sample.objects}), samples
 
 
 def yolo_label(folder: Folder, image: str) -> str:
     """labels/train/a.txt of images/train/a.jpg, or a.txt beside it; '' if there is none."""
-    stem = f'/{os.path.splitext(image)[0]}.txt'
-    before, images, after = stem.rpartition('/images/')
-    here = [f'{before}/labels/{after}'] if images else []
-    return next((path[1:] for path in (*here, stem) if (folder.root / path[1:]).is_file()), '')
+    beside = f'{os.path.splitext(image)[0]}.txt'
+    other = re.sub(r'(^|.*/)images/', r'\1labels/', beside)
+    return next((path for path in (other, beside) if (folder.root / path).is_file()), '')
 
 
 def find_yolo(folder: Folder) -> list[str]:
@@ -398,26 +360,25 @@ def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
                              'or delete it') from error
         names = names or isinstance(content, dict) and content.get('names')
     if isinstance(names, dict):
-        names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
-    listed: Any = folder.listed()
-    if not (names or listed):
+        names = [names[index] for index in sorted(names)]
+    classes, samples = [*map(str, names or folder.listed()[1])], []
+    if not classes:
         raise ValueError(f'{folder.root / files[0]}: class numbers without names; write '
                          f'{folder.root}/classes.txt, one name a line')
-    classes, samples = [*map(str, names or listed[1])], []
     for path in folder.images:
         sample = Sample(path, split_of(path), size=folder.size(path))
         samples.append(sample)
         where = folder.root / (yolo_label(folder, path) or os.devnull)
         for number, row in enumerate(where.read_text('utf-8', 'replace').splitlines(), 1):
             try:
-                sample.objects += [yolo_object(row.split(), len(classes), sample.size)] \
-                    if row.strip() else []
+                if row.strip():
+                    sample.objects.append(yolo_object(row.split(), classes, sample.size))
             except ValueError as error:
                 raise ValueError(f'{where}:{number}: {error}') from error
     return classes, samples
 
 
-def yolo_object(row: Sequence[str], count: int, size: tuple[int, int]) -> dict:
+def yolo_object(row: Sequence[str], classes: Sequence[str], size: tuple[int, int]) -> dict:
     """A row as a COCO annotation."""
     try:
         label, *values = map(float, row)
@@ -426,23 +387,27 @@ def yolo_object(row: Sequence[str], count: int, size: tuple[int, int]) -> dict:
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise ValueError(f'{len(row)} numbers; write class x y width height, or a class and the '
                          'points of a polygon')
-    if label not in range(count):
-        raise ValueError(f'class {label:g}, but there are {count} names, 0 to {count - 1}; mend '
-                         'the row, or name the class in classes.txt or data.yaml')
+    if label not in range(len(classes)):
+        raise ValueError(f'class {label:g}, but there are {len(classes)} names, 0 to '
+                         f'{len(classes) - 1}; mend the row, or name the class in classes.txt or '
+                         'data.yaml')
     if not all(-.01 <= value <= 1.01 for value in values):
         raise ValueError('coordinates beyond 0..1; divide pixels by the size of the image')
-    scaled = np.clip(values, 0, 1).reshape(-1, 2) * size
-    if len(values) > 4:
-        return polygon(int(label), scaled.ravel())
-    centre, sides = scaled
-    return rectangle(int(label), *(centre - sides / 2).tolist(), *sides.tolist())
+    name, points = classes[int(label)], np.clip(values, 0, 1).reshape(-1, 2) * size
+    if len(points) == 2:
+        centre, sides = points
+        return rectangle(name, *(centre - sides / 2).tolist(), *sides.tolist())
+    x, y = points.T
+    return dict(rectangle(name, *points.min(0).tolist(), *np.ptp(points, 0).tolist()),
+                area=abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2,
+                segmentation=[points.ravel().tolist()])
 
 
 def find_maps(folder: Folder) -> list[Sample]:
     """Images with a label map of the same name, in a folder of `MAP_DIRS` or as NAME_mask.png."""
     files, found = {*folder.having('.png')}, []
     kinds = sorted({name for path in folder.folders
-                    if (name := path.rpartition('/')[2]).lower() in MAP_DIRS})
+                    if (name := Path(path).name).lower() in MAP_DIRS})
     for image in folder.images:
         stem, suffix = os.path.splitext(image)
         *parts, name = stem.split('/')
@@ -459,14 +424,10 @@ def find_maps(folder: Folder) -> list[Sample]:
 
 def read_maps(folder: Folder, samples: Sequence[Sample], ignored: int | None, reduce: bool) -> Data:
     """Reads the ids of a sample of the label maps, and decides which are classes."""
-    if lists := folder.lists('Segmentation'):
-        samples = [sample for sample in samples if Path(sample.path).stem in lists]
-        for sample in samples:
-            sample.split = lists[Path(sample.path).stem]
     paired = {sample.path for sample in samples}
     places = tuple({f'{sample.label_map[0]}/' for sample in samples} - {'/'})
     if lacking := [path for path in folder.images
-                   if not lists and path not in paired and path.startswith(places)]:
+                   if path not in paired and path.startswith(places)]:
         raise ValueError(f'{folder.root / lacking[0]}: it and {len(lacking) - 1} other images have '
                          f'no label map; add {samples[0].label_map[1]}/NAME.png')
     first: dict[int, str] = {}  # id -> a map that has it
@@ -489,26 +450,22 @@ def read_maps(folder: Folder, samples: Sequence[Sample], ignored: int | None, re
 def class_ids(folder: Folder, first: dict[int, str], ignored: int | None, reduce: bool) \
         -> tuple[list[str], bool]:
     """Names of the classes, and whether 0 is unlabelled; see `read_folder` and `read_maps`."""
-    source, names, begin = folder.listed() or ('classes.txt', [], None)
+    names = folder.listed()[1]
     ids, count = sorted({*first} - {255, ignored}), len(names)
     top = ids[-1] if ids else 0
     if not top:
         raise ValueError(f'{next(iter(first.values()))}: this and all other label maps hold only '
                          f'{sorted(first)}; write class ids, such as 1 for the object in a mask')
-    if begin is not None:
-        reduce = reduce or begin == 1
-        names = names[1:] if reduce and begin == 0 else names
-    elif ignored is None and not reduce:
-        if top == count or not (count or 0 in ids):
-            reduce = True
-        elif not count or top < count - 1 or top < count and 0 not in ids:
+    if ignored is None and not reduce:
+        reduce = top == count or not (count or 0 in ids)
+        if not reduce and (not count or top < count - 1 or top < count and 0 not in ids):
             raise ValueError(
                 f'{folder.root}: the label maps hold ids {ids[0]} to {top}, and two readings fit: '
                 f'0 is unlabelled and 1 to {count or top} are classes (--reduce-zero-label), or 0 '
                 f'to {(count or top + 1) - 1} are classes (--ignore-index 255)')
     names = names or [f'class_{index}' for index in range(reduce, top + 1)]
     if beyond := [value for value in ids if value >= len(names) + reduce]:
-        raise ValueError(f'{first[beyond[0]]}: holds id {beyond[0]}, but {source} names the ids '
+        raise ValueError(f'{first[beyond[0]]}: holds id {beyond[0]}, but classes.txt names the ids '
                          f'{int(reduce)} to {len(names) + reduce - 1}; add its name, or pass '
                          f'--ignore-index {beyond[0]} if it is no class')
     return names, reduce
@@ -522,8 +479,8 @@ def class_of(path: str) -> str:
 
 def read_classes(folder: Folder) -> Data:
     """Reads class folders, sorted by name or as classes.txt lists them."""
-    names = sorted({class_of(f'{path}/') for path in folder.folders} - {''})
-    source, classes, _ = folder.listed() or ('', names, None)
+    source, classes = folder.listed()
+    classes = classes or sorted({class_of(f'{path}/') for path in folder.folders} - {''})
     samples = [Sample(path, split_of(path.split('/')[0] + '/'), classes.index(class_of(path)))
                for path in folder.images if class_of(path) in classes]
     used = {sample.label for sample in samples if sample.split in (None, 'train')}
@@ -536,7 +493,9 @@ def read_classes(folder: Folder) -> Data:
     return assemble(folder, 'class folders', classes, samples)
 
 
-READERS = {'COCO': read_coco, 'PASCAL VOC': read_voc, 'YOLO': read_yolo}
+LAYOUTS: dict[str, tuple[Any, Any]] = {
+    'COCO': (find_coco, read_coco), 'PASCAL VOC': (find_voc, read_voc),
+    'YOLO': (find_yolo, read_yolo), 'label maps': (find_maps, read_maps)}
 
 
 def write_index(data: Data, folder: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
@@ -546,20 +505,20 @@ def write_index(data: Data, folder: Path) -> dict[str, list[tuple[str, tuple[str
         split -> (path, what `Sample.label_map` starts with), an entry for each such start.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, boxes = {}, data.layout in READERS
+    written: dict[str, list[tuple[str, tuple[str, ...]]]] = dict(train=[], val=[])
     for split, samples in (('train', data.train), ('val', data.val)):
-        groups: dict[tuple[str, ...], list[Sample]] = defaultdict(list)
-        for sample in samples:
-            groups[sample.label_map[:-1]].append(sample)
-        end = '.json' if boxes else '.txt'
-        written[split] = [(f'{folder.resolve()}/{split}{number or ""}{end}', place)
-                          for number, place in enumerate(groups)]
-        for path, place in written[split]:
-            part = Path(f'{path}.{os.getpid()}')
-            part.write_text(json.dumps(coco_content(data, samples)) if boxes else ''.join(
-                f'{sample.label_map[-1]}\n' if place else f'{sample.path} {sample.label}\n'
-                for sample in groups[place]), 'utf-8')
+        for number, place in enumerate(dict.fromkeys(one.label_map[:-1] for one in samples)):
+            if data.layout in TASKS['mmdet']:
+                end, text = '.json', json.dumps(coco_content(data, samples))
+            else:
+                end, text = '.txt', ''.join(
+                    f'{one.label_map[-1]}\n' if place else f'{one.path} {one.label}\n'
+                    for one in samples if one.label_map[:-1] == place)
+            path = f'{folder.resolve()}/{split}{number or ""}{end}'
+            part = Path(f'{path}.{os.getpid()}')  # all processes of a run write it
+            part.write_text(text, 'utf-8')
             part.replace(path)
+            written[split].append((path, place))
     return written
 
 
