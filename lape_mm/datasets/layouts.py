@@ -59,10 +59,9 @@ def _instance(mask: np.ndarray) -> dict:
     """``segmentation``, ``area`` and ``bbox`` (x, y, width, height) of a supersampled mask."""
     curves = [(curve + 0.5) / SUPERSAMPLING for curve in outlines(mask)]
     points = np.concatenate(curves)
-    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
+    box = *points.min(axis=0), *np.ptp(points, axis=0)
     return dict(segmentation=[_rounded(curve.ravel()) for curve in curves],
-                area=round(np.count_nonzero(mask) / SUPERSAMPLING ** 2, 4),
-                bbox=_rounded([left, top, right - left, bottom - top]))
+                area=round(np.count_nonzero(mask) / SUPERSAMPLING ** 2, 4), bbox=_rounded(box))
 
 
 def _rounded(numbers) -> list[float]:
@@ -93,29 +92,20 @@ def outlines(mask: np.ndarray) -> list[np.ndarray]:
 
 
 def write_ade(folder: Path, scenes: Scenes) -> None:
-    """``images/{training,validation}/*.jpg``, ``annotations/../*.png``, and the list of classes."""
-    pixels = {}
+    """``images/{training,validation}/*.jpg``, ``annotations/../*.png``, and ``classes.txt``."""
     for split, name in (('train', 'training'), ('val', 'validation')):
         images, annotations = folder / 'images' / name, folder / 'annotations' / name
         images.mkdir(parents=True)
         annotations.mkdir(parents=True)
-        pixels[split] = np.zeros((2, len(ADE_CLASSES) + 1), np.int64)
         for index, scene in scenes(split):
-            labels = scene.label_map()
             stem = f'ADE_{split}_{index + 1:08d}'
             _write(images / f'{stem}.jpg', scene.image[..., ::-1], _JPEG)
-            _write(annotations / f'{stem}.png', labels, ())
-            count = np.bincount(labels.ravel(), minlength=len(ADE_CLASSES) + 1)
-            pixels[split] += np.stack([count, count > 0])
-    share = pixels['train'][0] / pixels['train'][0].sum()
-    rows = [f'{k}\t{share[k]:.4f}\t{pixels["train"][1][k]}\t{pixels["val"][1][k]}\t{name}'
-            for k, name in enumerate(ADE_CLASSES, 1)]
-    (folder / f'objectInfo{len(ADE_CLASSES)}.txt').write_text(
-        '\n'.join(['Idx\tRatio\tTrain\tVal\tName', *rows]) + '\n')
+            _write(annotations / f'{stem}.png', scene.label_map(), ())
+    (folder / 'classes.txt').write_text('\n'.join((*ADE_CLASSES, '')))
 
 
 def write_imagenet(folder: Path, scenes: Scenes) -> None:
-    """``{train,val}/<wnid>/*.JPEG`` and ``LOC_synset_mapping.txt`` (wnid, class name)."""
+    """``{train,val}/<wnid>/*.JPEG``."""
     for split in ('train', 'val'):
         for wnid in IMAGENET_WNIDS:
             (folder / split / wnid).mkdir(parents=True)
@@ -123,8 +113,6 @@ def write_imagenet(folder: Path, scenes: Scenes) -> None:
             wnid = IMAGENET_WNIDS[scene.labels[0]]
             name = f'{wnid}_{index}' if split == 'train' else f'val_{index + 1:08d}'
             _write(folder / split / wnid / f'{name}.JPEG', scene.image[..., ::-1], _JPEG)
-    (folder / 'LOC_synset_mapping.txt').write_text(''.join(
-        f'{wnid} {name}\n' for wnid, name in zip(IMAGENET_WNIDS, IMAGENET_CLASSES)))
 
 
 WRITERS = dict(coco=write_coco, ade=write_ade, imagenet=write_imagenet)

@@ -19,45 +19,42 @@ import argparse
 import json
 import math
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from .drawing import CLASSES, CONTRASTS, Scene, draw_scene
+from .drawing import CLASSES, Scene, draw_scene
 from .layouts import WRITERS
 
 FORMAT = 1  # raise it when the same settings would draw other files
 LAYOUTS = tuple(WRITERS)
 RECORD = 'scenes.json'
 SPLITS = ('train', 'val')
-COUNTS = ('num_train', 'num_val')
 
 DEFAULTS: dict[str, dict] = dict.fromkeys(('coco', 'ade'), dict(
     image_size=(160, 160), num_train=320, num_val=80, objects=(1, 4), size_range=(.22, .6),
-    spread=(.08, .92), turn=180., distractors=(1, 4), min_visible=.5, contrast='lighter'))
+    spread=(.08, .92), turn=180., distractors=(1, 4), seed=0))
 # a classifier's picture shows one object: large, near the middle, roughly upright
 DEFAULTS['imagenet'] = dict(
     image_size=(64, 64), num_train=1500, num_val=300, objects=(1, 1), size_range=(.7, 1.),
-    spread=(.42, .58), turn=20., distractors=(1, 3), min_visible=.6, contrast='lighter')
+    spread=(.42, .58), turn=20., distractors=(1, 3), seed=0)
 # smallest and largest allowed value
 BOUNDS: dict[str, tuple[float, float]] = dict(
     image_size=(32, math.inf), num_train=(len(CLASSES), math.inf), num_val=(len(CLASSES), math.inf),
     objects=(1, 20), size_range=(0, 1), spread=(0, 1), turn=(0, 180), distractors=(0, 50),
-    min_visible=(.1, .9), seed=(0, math.inf))
+    seed=(0, math.inf))
 
 
-def prepare(layout: str, root: str | os.PathLike, *,
-            image_size: int | Sequence[int] | None = None,
+def prepare(layout: str, root: str | os.PathLike, *, image_size: int | Sequence[int] | None = None,
             num_train: int | None = None, num_val: int | None = None,
             objects: Sequence[int] | None = None, size_range: Sequence[float] | None = None,
             spread: Sequence[float] | None = None, turn: float | None = None,
-            distractors: Sequence[int] | None = None, min_visible: float | None = None,
-            contrast: str | None = None, seed: int = 0, log: Callable[[str], None] = print,
+            distractors: Sequence[int] | None = None, seed: int = 0,
+            log: Callable[[str], None] = print,
             track: Callable[[range], Iterable[int]] = iter) -> Path:
     """Draws the data set into ``root`` unless it is there already, and logs one line.
 
@@ -67,7 +64,7 @@ def prepare(layout: str, root: str | os.PathLike, *,
     on other pictures.
 
     Args:
-        layout: 'coco', 'ade' or 'imagenet'.
+        layout: 'coco', 'ade' or 'imagenet'; the others default to its entry in ``DEFAULTS``.
         root: folder of the data set; its parents are made.
         image_size: pixels, one number or (height, width).
         num_train, num_val: number of pictures, at least one a class.
@@ -76,58 +73,51 @@ def prepare(layout: str, root: str | os.PathLike, *,
         spread: (least, most) position of an object's centre along both sides, 0 to 1.
         turn: largest rotation of an object either way, in degrees.
         distractors: (least, most) shapes of no class a picture.
-        min_visible: share of each object that is neither covered nor outside.
-        contrast: 'lighter' draws objects lighter than the background; with 'any' either may be
-            lighter, and a plain ViT takes many times longer to learn.
         seed: of the random stream.
         log: receives the line.
         track: yields the numbers of a split's pictures and may show progress.
-
-    ``None`` stands for the layout's entry in ``DEFAULTS``.
 
     Returns:
         the absolute path of the folder.
 
     Raises:
         ValueError: bad argument, or ``root`` holds scenes drawn with other settings.
-        FileExistsError: ``root`` is a file, or holds anything but a complete set of scenes.
+        FileExistsError: ``root`` is a file, or a folder of something else.
     """
-    settings = read_arguments(layout, dict(
+    settings = check_settings(layout, dict(
         image_size=image_size, num_train=num_train, num_val=num_val, objects=objects,
-        size_range=size_range, spread=spread, turn=turn, distractors=distractors,
-        min_visible=min_visible, contrast=contrast, seed=seed))
+        size_range=size_range, spread=spread, turn=turn, distractors=distractors, seed=seed))
     folder = Path(root).expanduser().resolve()
-    counts = f'{settings["num_train"]} train, {settings["num_val"]} val'
+    what = f'{layout} set ({settings["num_train"]} train, {settings["num_val"]} val)'
     if is_drawn(folder, settings):
-        log(f'scenes: {folder} already holds this {layout} set ({counts})')
+        log(f'scenes: {folder} already holds this {what}')
         return folder
     start = time.perf_counter()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}.draft')
-    draft.mkdir()
-    try:
+    with TemporaryDirectory(prefix='.', dir=folder.parent) as parent:
+        draft = Path(parent, folder.name)
+        draft.mkdir()
         WRITERS[layout](draft, lambda split: draw_split(split, settings, track))
-        record = dict(settings, files=count_files(draft) + 1)
-        (draft / RECORD).write_text(json.dumps(record, indent=2) + '\n')
+        (draft / RECORD).write_text(json.dumps(settings, indent=2) + '\n')
         try:
             draft.rename(folder)
         except OSError:
             if not is_drawn(folder, settings):  # no other process has drawn it meanwhile
                 raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    log(f'scenes: drew the {layout} set ({counts}) into {folder} '
-        f'in {time.perf_counter() - start:.1f} s')
+    log(f'scenes: drew the {what} into {folder} in {time.perf_counter() - start:.1f} s')
     return folder
 
 
 def scene(split: str, index: int, settings: dict) -> Scene:
     """Draws picture ``index`` of 'train' or 'val'; ``settings`` are those of `read_settings`."""
-    rng = np.random.default_rng([settings['seed'], LAYOUTS.index(settings['layout']),
-                                 SPLITS.index(split), index])
+    layout = settings['layout']
+    rng = np.random.default_rng([settings['seed'], LAYOUTS.index(layout), SPLITS.index(split),
+                                 index])
     # the lowest object goes through the classes in turn, so each class occurs in a small set
-    return draw_scene(rng, first_label=index % len(CLASSES),
-                      **{name: settings[name] for name in DEFAULTS['coco'] if name not in COUNTS})
+    return draw_scene(
+        rng, first_label=index % len(CLASSES), min_visible=.6 if layout == 'imagenet' else .5,
+        **{name: settings[name] for name in (
+            'image_size', 'objects', 'size_range', 'spread', 'turn', 'distractors')})
 
 
 def draw_split(split: str, settings: dict, track: Callable[[range], Iterable[int]]) \
@@ -138,7 +128,7 @@ def draw_split(split: str, settings: dict, track: Callable[[range], Iterable[int
 
 
 def read_settings(root: str | os.PathLike) -> dict:
-    """The settings that the set in ``root`` was drawn with, and its number of ``files``.
+    """The settings that the set in ``root`` was drawn with.
 
     Raises:
         FileExistsError: ``root`` has no readable ``scenes.json``.
@@ -160,62 +150,36 @@ def is_drawn(folder: Path, settings: dict) -> bool:
     if other:
         raise ValueError(f'{folder} holds scenes drawn with other settings: {"; ".join(other)}: '
                          'name another folder, or delete this one to draw it again')
-    files = count_files(folder)
-    if files < found['files']:
-        raise FileExistsError(f'{folder} holds {files} of its {found["files"]} files: delete it to '
-                              'draw it again')
     return True
 
 
-def count_files(folder: Path) -> int:
-    """Number of files in a folder and its subfolders."""
-    return sum(path.is_file() for path in folder.rglob('*'))
-
-
-def read_arguments(layout: str, given: dict[str, Any]) -> dict[str, Any]:
+def check_settings(layout: str, given: dict[str, Any]) -> dict[str, Any]:
     """All settings, checked, with lists for tuples as JSON returns them."""
     if layout not in LAYOUTS:
         raise ValueError(f'layout must be one of {", ".join(LAYOUTS)}, got {layout!r}')
     settings: dict[str, Any] = dict(format=FORMAT, layout=layout)
-    for name, default in {**DEFAULTS[layout], 'seed': 0}.items():
+    for name, default in DEFAULTS[layout].items():
         value = default if given[name] is None else given[name]
         if name == 'image_size' and isinstance(value, int):
             value = value, value
-        settings[name] = check_contrast(value) if name == 'contrast' else \
-            check_number(name, value, default)
-    least = 10 / min(settings['image_size'])
-    if settings['size_range'][0] < least:
+        pair = isinstance(default, tuple)
+        kind = type(default[0] if pair else default)
+        low, high = BOUNDS[name]
+        values = [*value] if pair and isinstance(value, (list, tuple)) else [value]
+        good = len(values) == 1 + pair and all(
+            isinstance(one, (int, kind)) and not isinstance(one, bool) and low <= one <= high
+            for one in values)
+        if not good or name != 'image_size' and values != sorted(values):
+            wanted = f'two ascending {kind.__name__}s' if pair else f'one {kind.__name__}'
+            raise ValueError(f'{name} must be {wanted} from {low} to {high}, got {value!r}')
+        values = [kind(one) for one in values]
+        settings[name] = values if pair else values[0]
+    if settings['size_range'][0] < (least := 10 / min(settings['image_size'])):
         raise ValueError(f'size_range must begin at {least:.3g} (10 pixels) or more, got '
                          f'{settings["size_range"]}')
     if layout == 'imagenet' and settings['objects'] != [1, 1]:
         raise ValueError(f"objects must be (1, 1) in layout 'imagenet', got {settings['objects']}")
     return settings
-
-
-def check_contrast(value: Any) -> str:
-    """``value`` if it is a key of ``CONTRASTS``."""
-    if value not in CONTRASTS:
-        raise ValueError(f'contrast must be one of {", ".join(CONTRASTS)}, got {value!r}')
-    return value
-
-
-def check_number(name: str, value: Any, default: Any) -> Any:
-    """One number or an ascending pair within the bounds, of the type of ``default``.
-
-    An ``image_size`` is (height, width) and need not ascend.
-    """
-    pair = isinstance(default, tuple)
-    kind = type(default[0] if pair else default)
-    low, high = BOUNDS[name]
-    values = list(value) if pair and isinstance(value, (list, tuple)) else [value]
-    good = len(values) == 1 + pair and all(
-        isinstance(one, (int, kind)) and not isinstance(one, bool) and low <= one <= high
-        for one in values)
-    if not good or (name != 'image_size' and values != sorted(values)):
-        wanted = f'two ascending {kind.__name__}s' if pair else f'one {kind.__name__}'
-        raise ValueError(f'{name} must be {wanted} from {low} to {high}, got {value!r}')
-    values = [kind(one) for one in values]
-    return values if pair else values[0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -226,9 +190,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('layout', choices=LAYOUTS)
     parser.add_argument('root', help='folder of the data set')
     parser.add_argument('--image-size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'))
-    parser.add_argument('--num-train', type=int)
-    parser.add_argument('--num-val', type=int)
-    parser.add_argument('--seed', type=int)
+    for name in ('--num-train', '--num-val', '--seed'):
+        parser.add_argument(name, type=int)
     try:
         prepare(**vars(parser.parse_args(argv)))
     except (ValueError, FileExistsError) as error:

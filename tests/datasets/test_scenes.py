@@ -42,7 +42,7 @@ def test_picture_does_not_depend_on_the_counts(drawn, tmp_path):
     more = scenes.prepare(layout, tmp_path / 'more', image_size=SMALL['image_size'],
                           num_train=SMALL['num_train'] + 3, num_val=SMALL['num_val'] + 2)
     few, many = files(root), files(more)
-    tables = {name for name in few if name.endswith(('.json', '.txt'))}
+    tables = {name for name in few if name.endswith('.json')}
     assert {name: few[name] for name in few.keys() - tables}.items() <= many.items()
     assert len(many) > len(few)
 
@@ -167,8 +167,7 @@ def test_ade_label_maps(ade_root, split, folder):
 
 
 def test_ade_class_list(ade_root):
-    rows = (ade_root / f'objectInfo{len(layouts.ADE_CLASSES)}.txt').read_text().splitlines()
-    assert [row.split('\t')[-1] for row in rows] == ['Name', *layouts.ADE_CLASSES]
+    assert (ade_root / 'classes.txt').read_text().splitlines() == [*layouts.ADE_CLASSES]
 
 
 @pytest.mark.parametrize('name', ['BaseSegDataset', 'ADE20KDataset'])
@@ -230,9 +229,6 @@ def test_foreign_and_damaged_folders_are_left_alone(tmp_path):
             scenes.prepare('imagenet', tmp_path / name, **SMALL)
     assert files(tmp_path) == {'mine/thesis.txt': b'years of work', 'file': b''}
     root = scenes.prepare('imagenet', tmp_path / 'set', **SMALL)
-    next((root / 'val').glob('*/*.JPEG')).unlink()
-    with pytest.raises(FileExistsError, match='holds 27 of its 28 files'):
-        scenes.prepare('imagenet', root, **SMALL)
     (root / 'scenes.json').write_text('{')
     with pytest.raises(FileExistsError, match='unreadable'):
         scenes.prepare('imagenet', root, **SMALL)
@@ -278,7 +274,6 @@ def test_a_failure_leaves_nothing(tmp_path):
     (dict(layout='imagenet', objects=(1, 2)), r"objects must be \(1, 1\) in layout 'imagenet'"),
     (dict(size_range=(0.01, 0.5)), 'size_range must begin at'),
     (dict(turn=270), 'turn must be one float from 0 to 180, got 270'),
-    (dict(contrast='darker'), "contrast must be one of lighter, any, got 'darker'"),
 ])
 def test_bad_arguments(tmp_path, bad, message):
     with pytest.raises(ValueError, match=message):
