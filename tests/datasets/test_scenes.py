@@ -202,9 +202,9 @@ def test_second_call_reuses(tmp_path):
     lines = []
     root = scenes.prepare('imagenet', tmp_path / 'deep' / 'set', **SMALL, log=lines.append)
     before = {path: path.stat().st_mtime_ns for path in root.rglob('*')}
-    # Lists instead of tuples, integers instead of floats: the same settings.
+    # a list instead of a tuple
     again = scenes.prepare('imagenet', tmp_path / 'deep' / 'set', image_size=[72, 96],
-                           num_train=14, num_val=12, turn=20, objects=[1, 1], log=lines.append)
+                           num_train=14, num_val=12, log=lines.append)
     assert again == root and {path: path.stat().st_mtime_ns for path in root.rglob('*')} == before
     assert len(lines) == 2 and 'drew' in lines[0] and 'already' in lines[1]
     assert [path.name for path in root.parent.iterdir()] == ['set']
@@ -266,15 +266,10 @@ def test_a_failure_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize(('bad', 'message'), [
     (dict(layout='voc'), "layout must be one of coco, ade, imagenet, got 'voc'"),
-    (dict(image_size=16), r'image_size must be .* from 32 to inf, got \(16, 16\)'),
+    (dict(image_size=16), r'image_size must be 32 or more, got \[16, 16\]'),
     (dict(image_size=64.0), 'image_size must be'),
-    (dict(num_train=5), 'num_train must be one int from 6 to inf, got 5'),
-    (dict(num_val=True), 'num_val must be'),
-    (dict(objects=(3, 2)), 'objects must be two ascending ints from 1 to 20'),
-    (dict(layout='imagenet', objects=(1, 2)), r"objects must be \(1, 1\) in layout 'imagenet'"),
-    (dict(size_range=(0.01, 0.5)), 'size_range must begin at'),
-    (dict(turn=270), 'turn must be one float from 0 to 180, got 270'),
-])
+    (dict(num_train=5), 'num_train must be 6 or more, got 5'),
+    (dict(num_val=True), 'num_val must be')])
 def test_bad_arguments(tmp_path, bad, message):
     with pytest.raises(ValueError, match=message):
         scenes.prepare(**{'layout': 'coco', 'root': tmp_path / 'set', **bad})

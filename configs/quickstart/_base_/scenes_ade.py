@@ -10,11 +10,6 @@ scenes = dict(
     image_size=image_size,
     num_train=2400,
     num_val=80,
-    # large, upright and near the middle: a plain ViT has to find shapes within minutes
-    objects=(1, 2),
-    size_range=(0.55, 0.95),
-    spread=(0.35, 0.65),
-    turn=5,
     seed=0)
 
 dataset_type = 'BaseSegDataset'
