@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,6 +14,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, VISUALIZERS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
+
+from .images import read_image
 
 LEAST_SIDE = 320  # pixels of a drawn image's shorter side: below, labels cannot be read
 TILES = 12  # pictures on a sheet
@@ -49,39 +51,41 @@ def draw_truth(runner: Runner) -> str:
     steps = [step for step in source['pipeline'] if str(step['type']).split('.')[-1].startswith(
         ('LoadImage', 'LoadAnnotations', 'Pack'))]
     dataset = DATASETS.build(dict(source, pipeline=steps))
-    visualizer = runner.visualizer
-    visualizer.dataset_meta, pictures = dataset.metainfo, []
-    with TemporaryDirectory() as folder:
-        for index in np.unique(np.linspace(0, len(dataset) - 1, TILES).astype(int)).tolist():
-            packed, out = dataset[index], f'{folder}/{index}.png'
-            image = np.ascontiguousarray(packed['inputs'].numpy()[::-1].transpose(1, 2, 0))
-            sample = packed['data_samples']
-            if hasattr(visualizer, 'visualize_cls'):
-                visualizer.visualize_cls(image, sample, classes=dataset.metainfo['classes'],
-                                         draw_pred=False, resize=LEAST_SIDE, out_file=out)
-            else:
-                if 'gt_instances' in sample:
-                    boxes = sample.gt_instances.bboxes
-                    sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)
-                visualizer.add_datasample('truth', image, sample, draw_pred=False, out_file=out)
-            pictures.append(out)
-        return sheet(pictures, f'{runner.work_dir}/truth.jpg')
-
-
-def sheet(pictures: Sequence[str | os.PathLike], path: str) -> str:
-    """Puts pictures into tiles of one file, four in a row; returns its path."""
-    tiles = []
-    for picture in pictures:
-        image: Any = cv2.imread(str(picture))
-        scale = LEAST_SIDE / max(image.shape[:2])
-        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        down, right = (LEAST_SIDE + 8 - side for side in image.shape[:2])
-        tiles.append(cv2.copyMakeBorder(image, 0, down, 0, right, cv2.BORDER_CONSTANT,
+    runner.visualizer.dataset_meta, tiles = dataset.metainfo, []
+    for index in np.unique(np.linspace(0, len(dataset) - 1, TILES).astype(int)).tolist():
+        packed = dataset[index]
+        image = np.ascontiguousarray(packed['inputs'].numpy().transpose(1, 2, 0))
+        if 'gt_instances' in (sample := packed['data_samples']):
+            boxes = sample.gt_instances.bboxes
+            sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)
+        tile = draw(runner.visualizer, image, sample, draw_pred=False)
+        scale = LEAST_SIDE / max(tile.shape[:2])
+        tile = cv2.resize(tile, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+        down, right = (LEAST_SIDE + 8 - side for side in tile.shape[:2])
+        tiles.append(cv2.copyMakeBorder(tile, 0, down, 0, right, cv2.BORDER_CONSTANT,
                                         value=(255, 255, 255)))
     tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % 4)
+    path = f'{runner.work_dir}/truth.jpg'
     cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + 4])
                                  for start in range(0, len(tiles), 4)]))
     return path
+
+
+def draw(visualizer: Any, image: np.ndarray, sample: BaseDataElement, **options) -> np.ndarray:
+    """A picture of an image's ground truth and prediction, as the toolbox's visualizer draws it.
+
+    Args:
+        image: (H, W, 3), BGR, uint8; so is the picture.
+        options: further arguments of the visualizer.
+    """
+    rgb = np.ascontiguousarray(image[..., ::-1])
+    with TemporaryDirectory() as folder:
+        out = f'{folder}/drawn.png'
+        if hasattr(visualizer, 'visualize_cls'):
+            visualizer.visualize_cls(rgb, sample, resize=LEAST_SIDE, out_file=out, **options)
+        else:
+            visualizer.add_datasample('drawn', rgb, sample, out_file=out, **options)
+        return read_image(Path(out))
 
 
 class EnlargedDrawing:

@@ -1,7 +1,6 @@
 """tools/gallery.py: several models' pictures side by side on one page."""
 from __future__ import annotations
 
-import base64
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,35 +8,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from lape_mm.analysis.page import HEAD, fill
 from lape_mm.wording import short
 
 from .errors import RunError
 from .images import SUFFIXES, read_image
+from .pages import jpeg, page
 from .progress import progress
 
-TEMPLATE = HEAD + '''</style>
-</head>
-<body>
-<main>
-<h1>{{ title }}</h1>
-<p class="soft">Each picture shows ground truth and prediction, drawn by tools/test.py --show-dir.
-{% if differs %}Pictures that differ most come first. In the difference, black means equal and white
-the largest difference of that picture.{% endif %}</p>
-{% for row in rows %}
-<section>
-<h2>{{ row.name }}</h2>
-{% if differs %}<p class="soft">{{ row.share }} of the pixels differ</p>{% endif %}
-<div class="row">{% for label, image in row.pictures %}
-<figure><img alt="{{ label }}: {{ row.name }}" src="data:image/jpeg;base64,{{ image }}">
-<figcaption>{{ label }}</figcaption></figure>{% endfor %}
-</div>
-</section>
-{% endfor %}
-</main>
-</body>
-</html>
-'''
+NOTE = 'Each picture shows ground truth and prediction, drawn by tools/test.py --show-dir.'
+SORTED = (' Pictures that differ most come first. In the difference, black means equal and white '
+          'the largest difference of that picture.')
 NOTICED = 8  # of 255 levels: smaller differences may be JPEG artefacts
 
 
@@ -51,10 +31,8 @@ def gallery(args: Namespace) -> None:
     found: dict[str, dict[str, Path]] = {}
     for text in args.folders:
         label, _, folder = text.partition('=')
-        if not (label and folder):
-            raise RunError(f'{text}: expected LABEL=FOLDER')
-        if label in found:
-            raise RunError('two folders have the same LABEL')
+        if not (label and folder) or label in found:
+            raise RunError(f'{text}: expected LABEL=FOLDER, and no LABEL twice')
         found[label] = pictures_in(folder)
     names = sorted(set.intersection(*map(set, found.values())))
     if not names:
@@ -64,10 +42,9 @@ def gallery(args: Namespace) -> None:
     rows = [row_of(name, {label: pictures[name] for label, pictures in found.items()},
                    input_of(name, inputs)) for name in progress(names, 'pictures')]
     rows.sort(key=lambda row: -row['differs'])
-    page = fill(TEMPLATE, title=f'Predictions of {", ".join(found)}', rows=rows[:args.most],
-                differs=len(found) == 2)
     try:
-        Path(args.out).write_text(page)
+        Path(args.out).write_text(page(f'Predictions of {", ".join(found)}', rows[:args.most],
+                                       NOTE + SORTED * (len(found) == 2)))
     except OSError as error:
         raise RunError(f'{args.out}: {error}') from error
     print(f'{min(len(rows), args.most)} of {len(names)} pictures: {short(args.out)}')
@@ -97,7 +74,7 @@ def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
 
 
 def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict:
-    """The template's values for one picture."""
+    """A section of the page for one picture."""
     images = {label: read_image(path) for label, path in pictures.items()}
     shown = {**({'input': read_image(source)} if source else {}), **images}
     share = 0.
@@ -106,13 +83,7 @@ def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict
         if one.shape == other.shape:
             apart = cv2.absdiff(one, other).max(axis=2)
             share = float((apart > NOTICED).mean())
-            scaled = apart.astype(np.float32) * (255 / max(int(apart.max()), 1))
-            shown['difference'] = scaled.astype(np.uint8)
-    return dict(name=name, differs=share, share=f'{share:.1%}',
-                pictures=[(label, encode(image)) for label, image in shown.items()])
-
-
-def encode(image: np.ndarray) -> str:
-    """A JPEG file in base64."""
-    encoded = cv2.imencode('.jpg', image, (cv2.IMWRITE_JPEG_QUALITY, 88))[1]
-    return base64.b64encode(encoded.tobytes()).decode()
+            shown['difference'] = (apart * (255 / max(int(apart.max()), 1))).astype(np.uint8)
+    return dict(title=name, differs=share, pictures=[
+        (label, jpeg(image)) for label, image in shown.items()],
+        note=f'{share:.1%} of the pixels differ' if len(images) == 2 else '')

@@ -1,17 +1,13 @@
 """report.html: a run's curves, metrics, confusions, and best and worst images on one page."""
 from __future__ import annotations
 
-import base64
-import json
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from io import BytesIO
-from itertools import groupby
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from mmengine.dist import all_reduce, is_main_process
@@ -19,47 +15,19 @@ from mmengine.hooks import Hook
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from lape_mm.analysis.page import HEAD, fill
-
-from .gallery import encode
+from .drawing import draw
 from .images import read_image
+from .pages import figure_section, jpeg, page
 
 SHOWN = 6  # images, best and worst each
 SIDE = 900  # pixels of a picture's longer side, at most
+POINTS = 400  # of a curve, each the mean of its iterations
 LEAST_SCORE, LEAST_IOU = .3, .5  # a box below this score is not counted; a match
 NAMED = 40  # classes up to which the matrix has their names
 BACKGROUND = 'background'
-TEMPLATE = HEAD + '''</style>
-</head>
-<body>
-<main>
-<h1>{{ title }}</h1>
-{% for table in tables %}<section>
-<h2>{{ table.title }}</h2>
-<div class="wide"><table class="{{ table.style }}">
-{% for row in table.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table></div>
-</section>
-{% endfor %}{% for name, image in figures.items() %}<section>
-<h2>{{ name }}</h2>
-<div class="wide"><img alt="{{ name }}" src="data:image/png;base64,{{ image }}"></div>
-</section>
-{% endfor %}{% for name, pictures in galleries.items() if pictures %}<section>
-<h2>{{ name }}</h2>
-<p class="soft">{{ meaning }} Ground truth is left of or above the prediction.</p>
-<div class="row">{% for caption, image in pictures %}
-<figure><img alt="{{ caption }}" src="data:image/jpeg;base64,{{ image }}">
-<figcaption>{{ caption }}</figcaption></figure>{% endfor %}
-</div>
-</section>
-{% endfor %}
-</main>
-</body>
-</html>
-'''
 MEANINGS = {
     'mmdet': f'By F1 of the boxes: score from {LEAST_SCORE}, IoU from {LEAST_IOU}, equal class.',
-    'mmseg': "By the mean IoU of the classes in the image.",
+    'mmseg': 'By the mean IoU of the classes in the image.',
     'mmpretrain': 'By the probability of the true class.'}
 
 
@@ -160,49 +128,27 @@ class ReportHook(Hook):
         all_reduce(total)
         if not is_main_process():
             return
-        cfg, curves = runner.cfg, read_curves(runner)
-        changes = [*dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())]
-        figures = {}
-        if curves:
-            figures['Curves'] = draw_curves(curves)
-        if total.any():
-            figures['Confusions'] = draw_matrix(total.numpy(), self.classes)
-        metrics = [(name, f'{value:.4g}') for name, value in self.metrics.items()
-                   if isinstance(value, Real)]
-        tables = [dict(title=title, style=style, rows=rows) for title, style, rows in (
-            ('Metrics', '', metrics),
-            ('Changed from the recipe', 'settings', changes),
-            ('Most frequent confusions', '', confusions(total.numpy(), self.classes))) if rows]
+        cfg, matrix = runner.cfg, total.numpy()
+        sections = [dict(title=title, style=style, rows=rows) for title, style, rows in (
+            ('Metrics', '', [(name, f'{value:.4g}') for name, value in self.metrics.items()
+                             if isinstance(value, Real)]),
+            ('Changed from the recipe', 'settings', [
+                *dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())]),
+            ('Most frequent confusions', '', confusions(matrix, self.classes))) if rows]
+        sections += draw_curves(runner.message_hub.log_scalars, runner.iter)
+        sections += draw_matrix(matrix, self.classes)
         half = min(SHOWN, len(self.judged) // 2)
-        path = Path(runner.log_dir, 'report.html')
-        path.write_text(fill(
-            TEMPLATE, title=f'{Path(cfg.filename or "run").stem}: {runner.experiment_name}',
-            tables=tables, figures=figures, meaning=MEANINGS.get(cfg.default_scope, ''),
-            galleries={'Worst images': self._pictures(runner, self.judged[:half]),
-                       'Best images': self._pictures(runner, self.judged[::-1][:half])}))
-
-    def _pictures(self, runner, judged: Sequence) -> list[tuple[str, str]]:
-        """Captions and pictures, JPEG in base64."""
-        found = []
-        for score, path, sample in judged:
-            file = Path(runner.log_dir, 'report.jpg')
-            image = read_image(Path(path))[..., ::-1]
-            if 'pred_score' in sample:  # mmpretrain draws no truth
-                drawn = image
-                truth, label = (self.classes[int(index)] for index in (
-                    sample.gt_label[0], sample.pred_score.argmax()))
-                caption = f'{Path(path).name}: {truth}, predicted {label}, {score:.2f}'
-            else:
-                runner.visualizer.add_datasample(
-                    'report', image, data_sample=sample, draw_gt=True, show=False,
-                    out_file=str(file), **dict(pred_score_thr=LEAST_SCORE)
-                    if 'pred_instances' in sample else {})
-                drawn, caption = read_image(file)[..., ::-1], f'{Path(path).name}: {score:.2f}'
-                file.unlink()
-            factor = min(1., SIDE / max(drawn.shape[:2]))
-            drawn = cv2.resize(drawn, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
-            found.append((caption, encode(drawn[..., ::-1])))
-        return found
+        for title, judged in (('Worst images', self.judged[:half]),
+                              ('Best images', self.judged[::-1][:half])):
+            pictures = [(f'{Path(path).name}: {score:.2f}', jpeg(draw(
+                runner.visualizer, read_image(Path(path)), sample, **dict(
+                    pred_score_thr=LEAST_SCORE) if 'pred_instances' in sample else {}), SIDE))
+                for score, path, sample in judged]
+            sections += [dict(
+                title=title, pictures=pictures, note=f'{MEANINGS.get(cfg.default_scope, "")} '
+                'Ground truth is left of or above the prediction.')] if pictures else []
+        Path(runner.log_dir, 'report.html').write_text(page(
+            f'{Path(cfg.filename or "run").stem}: {runner.experiment_name}', sections))
 
 
 def confusions(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> list[tuple]:
@@ -213,61 +159,55 @@ def confusions(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> li
             for row, column in zip(*np.unravel_index(order, apart.shape)) if apart[row, column]]
 
 
-def read_curves(runner) -> dict[str, list[tuple[float, float]]]:
-    """Training losses and validation metrics by name, as (step, value), over all resumes."""
-    found: dict[str, dict[float, float]] = {}
-    for path in sorted(Path(runner.work_dir).glob('*/vis_data/scalars.json')):
-        for line in path.read_text().splitlines():
-            entry: dict = json.loads(line)
-            loss = 'loss' in entry
-            for name, value in entry.items():
-                # COCO has -1 for sizes that no object has
-                if isinstance(value, Real) and (name == 'loss' if loss else float(value) >= 0):
-                    found.setdefault(name, {})[entry['step']] = float(value)
-    return {name: sorted(values.items()) for name, values in found.items()
-            if name == 'loss' or name in runner.message_hub.log_scalars
-            or f'val/{name}' in runner.message_hub.log_scalars}
+def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
+    """A panel for the loss, and one for each group of metrics, such as ``coco/bbox_...``.
 
+    Args:
+        scalars: mmengine's histories, which checkpoints keep: ``train/loss``, ``val/METRIC``.
+        iterations: of the run so far.
 
-def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """A panel for the loss, and one for each group of metrics, such as ``coco/bbox_...``."""
+    Returns:
+        a section of the page, or none without a loss.
+    """
     from matplotlib.figure import Figure
-
-    def group(name: str) -> tuple[bool, str]:
-        return name != 'loss', name.partition('_')[0] if '_' in name else name.partition('/')[0]
-    names = sorted(curves, key=lambda name: name != 'loss')
-    groups = [[*members] for _, members in groupby(names, group)]
-    figure = Figure(figsize=(4.4 * len(groups), 3.2), layout='constrained')
-    for axis, members in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups):
-        for name in members:
-            axis.plot(*zip(*curves[name]), marker='' if name == 'loss' else '.', label=name)
-        axis.set_xlabel('step')
+    panels: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+    for key, history in scalars.items():
+        mode, _, name = key.partition('/')
+        values = history.data[0]
+        if key == 'train/loss':
+            values = [part.mean() for part in np.array_split(values, min(POINTS, len(values)))]
+        elif mode != 'val' or name.endswith('time') or max(values) < 0:  # COCO's -1: no object
+            continue
+        panels[name.partition('_')[0] if '_' in name else 'loss' if name == 'loss' else
+               'metrics'].append((name, values))
+    if 'loss' not in panels:
+        return []
+    figure = Figure(figsize=(4.4 * len(panels), 3.2), layout='constrained')
+    for axis, title in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        for name, values in panels[title]:
+            steps = np.linspace(0, iterations, len(values) + 1)[1:]
+            axis.plot(steps, values, marker='' if name == 'loss' else '.', label=name)
+        axis.set_xlabel('iteration')
         axis.legend(fontsize=7)
         axis.grid(alpha=.25)
-    return png(figure)
+    return [figure_section('Curves', figure)]
 
 
-def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> str:
-    """Shares of each row: what became of the objects, pixels or images of a class."""
+def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> list[dict]:
+    """A section of what became of the objects, pixels or images of each class; none without."""
     from matplotlib.figure import Figure
+    if not matrix.any():
+        return []
     if not matrix[-1].any() and not matrix[:, -1].any():
         matrix = matrix[:-1, :-1]
     names = [*classes, BACKGROUND][:len(matrix)]
     side = min(3 + .3 * len(names), 11)
     figure = Figure(figsize=(side, side * .85), layout='constrained')
     axis = figure.subplots()
-    drawn = axis.imshow(matrix / matrix.sum(1, keepdims=True).clip(1), vmin=0, vmax=1,
-                        cmap='viridis')
+    drawn = axis.imshow(matrix / matrix.sum(1, keepdims=True).clip(1), vmin=0, vmax=1)
     if len(names) <= NAMED:
         axis.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
         axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set(xlabel='predicted', ylabel='true')
     figure.colorbar(drawn, shrink=.7, label='share of the row')
-    return png(figure)
-
-
-def png(figure) -> str:
-    """A figure as PNG in base64."""
-    file = BytesIO()
-    figure.savefig(file, format='png', dpi=150)
-    return base64.b64encode(file.getvalue()).decode()
+    return [figure_section('Confusions', figure)]
