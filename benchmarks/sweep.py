@@ -163,7 +163,8 @@ def detection_images(cfg: Config, shape: tuple[int, int, int], items: list[int],
     shapes = [shape] * len(items)
     data = demo_mm_inputs(len(items), shapes, num_items=items,
                           num_classes=min(max(count, 2), 200),
-                          with_mask="'with_mask': True" in str(cfg.to_dict()),
+                          with_mask=any(word in str(cfg.to_dict()) for word in (
+                              "'with_mask': True", 'LoadPanopticAnnotations')),
                           with_semantic=True, use_box_type=True)
     for sample, proposals in zip(data['data_samples'], demo_mm_proposals(shapes, 20)):
         if not cfg.model.get('rpn_head'):
