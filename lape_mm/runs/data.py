@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
+from timm.layers import to_2tuple, to_ntuple
 
 from lape_mm.datasets.folders import TASKS, Data, read_folder, write_index
 from lape_mm.shipped import shipped
@@ -145,7 +146,7 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
             source = source['dataset'] if 'dataset' in source else source['datasets'][0]
             node = source if mixes else node
         pipeline = source.get('pipeline') or []
-        steps = [str(step['type']).split('.')[-1] for step in pipeline]
+        steps = [kind_of(step) for step in pipeline]
         needed = {'LoadImageFromFile', *(() if scope == 'mmpretrain' else ('LoadAnnotations',))}
         stuff = scope == 'mmdet' and any(step.get('with_seg') for step in pipeline)
         if split == 'train' and not needed <= {*steps} or stuff:
@@ -156,7 +157,7 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
                      test_mode=split == 'val', pipeline=pipeline) for entry in index[split]]
         node.clear()
         node.update(made[0] if len(made) == 1 else dict(type='ConcatDataset', datasets=made))
-    if str(lookup(cfg, 'train_dataloader.sampler.type')).endswith('RepeatAugSampler'):
+    if kind_of(cfg.train_dataloader.get('sampler')) == 'RepeatAugSampler':
         cfg.train_dataloader.sampler = ConfigDict(type='DefaultSampler', shuffle=True)
         data.notes.append('each image once an epoch; the recipe shows it three times')
     set_classes(cfg, count)
@@ -184,14 +185,16 @@ def set_masks(cfg: Config, data: Data) -> bool:
                if node.get('with_mask')]
     objects = [one for sample in data.train + data.val for one in sample.objects]
     bare = [one for one in objects if not one['segmentation']]
-    if not loading or len(bare) < len(objects):
-        for one in bare if loading else ():
+    if not loading:
+        return False
+    if len(bare) < len(objects):
+        for one in bare:
             x, y, width, height = one['bbox']
             one['segmentation'] = [[x, y, x + width, y, x + width, y + height, x, y + height]]
-        if bare and loading:
+        if bare:
             data.notes.append(f'{len(bare)} of {len(objects)} objects have a box alone, which is '
                               'taken as their outline')
-        return bool(loading)
+        return True
     roi_head = cfg.model.get('roi_head') or {}
     if 'mask_head' not in roi_head or cfg.model.type not in ('MaskRCNN', 'CascadeRCNN'):
         raise RunError(f'--data {data.root}: has boxes without outlines, which {cfg.model.type} '
@@ -226,8 +229,12 @@ def set_classes(cfg: Config, count: int) -> None:
 
 def fitting(topk: Any, count: int) -> tuple[int, ...]:
     """Those of topk that are below the number of classes."""
-    return tuple(rank for rank in ([topk] if isinstance(topk, int) else topk)
-                 if rank < count) or (1, )
+    return tuple(rank for rank in to_ntuple(1)(topk) if rank < count) or (1, )
+
+
+def kind_of(node: Any) -> str:
+    """The type in a dict, without the name of a toolbox before it."""
+    return str((node or {}).get('type')).split('.')[-1]
 
 
 def set_evaluators(cfg: Config, index: str, masks: bool, count: int) -> None:
@@ -237,16 +244,15 @@ def set_evaluators(cfg: Config, index: str, masks: bool, count: int) -> None:
     for name in ('val_evaluator', 'test_evaluator'):
         old = cfg.get(name)
         old = old[0] if isinstance(old, list) else old
-        new = dict(old) if str(old.get('type')).split('.')[-1] == kind else dict(type=kind)
+        new = ConfigDict(old if kind_of(old) == kind else dict(type=kind))
         if kind == 'CocoMetric':
             new.update(ann_file=index, metric=['bbox', 'segm'] if masks else 'bbox',
                        format_only=False)
         elif kind == 'Accuracy':
-            new['topk'] = fitting(new.get('topk', 1), count)
-        cfg[name] = ConfigDict(new)
-    hook = lookup(cfg, 'default_hooks.checkpoint') or {}
-    if hook.get('save_best'):
-        hook['save_best'] = best
+            new.topk = fitting(new.get('topk', 1), count)
+        cfg[name] = new
+    if lookup(cfg, 'default_hooks.checkpoint.save_best'):
+        cfg.default_hooks.checkpoint.save_best = best
 
 
 def set_ignored(cfg: Config, index: int) -> None:
@@ -255,10 +261,9 @@ def set_ignored(cfg: Config, index: int) -> None:
         lookup(cfg, path)['ignore_index'] = index
     for _, node in walk({key: cfg.get(key) for key in (
             *LOADERS, 'model', 'data_preprocessor', 'val_evaluator', 'test_evaluator')}):
-        kind = str(node.get('type')).split('.')[-1]
-        if kind in ('BaseSegDataset', 'IoUMetric', 'RandomCrop'):
+        if kind_of(node) in ('BaseSegDataset', 'IoUMetric', 'RandomCrop'):
             node['ignore_index'] = index
-        elif kind == 'SegDataPreProcessor' or 'seg_pad_val' in node:
+        elif 'seg_pad_val' in node or kind_of(node) == 'SegDataPreProcessor':
             node['seg_pad_val'] = index
 
 
@@ -267,18 +272,12 @@ def set_lr(cfg: Config, rate: float) -> None:
     optimizer = lookup(cfg, 'optim_wrapper.optimizer')
     if not optimizer or 'lr' not in optimizer:
         raise RunError('--lr: the config has no optim_wrapper.optimizer.lr')
-    for node in schedules(cfg):
+    for _, node in walk({'schedule': cfg.get('param_scheduler')}):
         if node.get('eta_min'):
             node['eta_min'] *= rate / optimizer['lr']
     optimizer['lr'] = rate
     if cfg.get('auto_scale_lr'):
         cfg.auto_scale_lr.enable = False
-
-
-def schedules(cfg: Config) -> list[Any]:
-    """The config's schedulers."""
-    found = cfg.get('param_scheduler') or []
-    return found if isinstance(found, list) else [found]
 
 
 def set_img_size(cfg: Config, side: int) -> str:
@@ -289,14 +288,11 @@ def set_img_size(cfg: Config, side: int) -> str:
     Returns:
         what was changed.
     """
-    def smallest(value) -> int:
-        return min(value) if isinstance(value, (list, tuple)) else value
-
-    given = [lookup(cfg, key) for key in ('data_preprocessor.size', 'model.data_preprocessor.size')]
     steps = [node for _, node in walk(cfg.test_dataloader) if 'type' in node]
-    old = next((smallest(size) for size in (
-        *(step.get('crop_size') for step in steps), *given,
-        *(step.get('scale') or step.get('img_scale') for step in steps)) if size), None)
+    sizes = [*(step.get('crop_size') for step in steps),
+             *(lookup(cfg, f'{where}data_preprocessor.size') for where in ('', 'model.')),
+             *(step.get('scale') or step.get('img_scale') for step in steps)]
+    old = next((min(to_2tuple(size)) for size in sizes if size), None)
     if old is None:
         raise RunError('--img-size: the test pipeline of the config resizes nothing')
 
@@ -305,15 +301,14 @@ def set_img_size(cfg: Config, side: int) -> str:
             return type(value)(map(scaled, value))
         number = isinstance(value, int) and abs(value) >= 16
         return round(value * side / old) if number else value
-    parts = {key: cfg.get(key) for key in (*LOADERS, 'data_preprocessor', 'custom_hooks')}
-    for path, node in walk({**parts, 'model': cfg.model}):
-        inside = path.startswith('model')
-        keys = SIZES if not inside or 'data_preprocessor' in path else (
-            'crop_size', 'stride') if path.endswith('test_cfg') else ()
-        for key in keys:
+    for path, node in walk({key: cfg.get(key) for key in (
+            *LOADERS, 'data_preprocessor', 'custom_hooks', 'model')}):
+        model = path.startswith('model') and 'data_preprocessor' not in path
+        for key in SIZES if not model else ('crop_size', 'stride') if path.endswith(
+                'test_cfg') else ():
             if key in node:
                 node[key] = scaled(node[key])
-        if inside and node.get('img_size') in (old, (old, old), [old, old]):
+        if model and node.get('img_size') in (old, (old, old), [old, old]):
             node['img_size'] = scaled(node['img_size'])
     return f'images of {side} pixels, not {old}; crops and scales in proportion'
 
@@ -340,8 +335,8 @@ def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]
         if isinstance(value, (list, tuple)):
             return sorted({scaled(entry) for entry in value})
         return min(new, max(1, round(value * new / old))) if 0 < value < math.inf else value
-    kept = []
-    for node in schedules(cfg):
+    kept, schedules = [], cfg.get('param_scheduler') or []
+    for node in schedules if isinstance(schedules, list) else [schedules]:
         same = node.get('by_epoch', True) == whole
         if whole and not same and per_epoch and not node.get('begin'):  # a warm-up in iterations
             node['end'] = min(node.get('end', math.inf), max(1, new * per_epoch // 10))
