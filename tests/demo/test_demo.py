@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from shutil import which
 from urllib.request import urlopen
 
 import numpy as np
@@ -143,25 +142,11 @@ def test_files_are_predicted(checkpoint, tmp_path):
     assert {entry['image_id'] for entry in entries} == {'one.png', 'two.png'}
 
 
-@pytest.fixture
-def browser():
-    if not which('chromium') or not which('chromedriver') or missing('selenium', 'gradio'):
-        pytest.skip('needs chromium, chromedriver, selenium and gradio')
-    from selenium import webdriver
-    options = webdriver.ChromeOptions()
-    options.binary_location = which('chromium')
-    for word in ('--headless=new', '--no-sandbox', '--disable-gpu', '--window-size=1400,1400',
-                 '--disable-dev-shm-usage'):
-        options.add_argument(word)
-    driver = webdriver.Chrome(options=options,
-                              service=webdriver.ChromeService(which('chromedriver')))
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture(scope='module')
 def page(checkpoint):
     """The demo's address and process."""
+    if lacking := missing('gradio'):
+        pytest.skip(f'needs {", ".join(lacking)}')
     port = 7900 + os.getpid() % 100
     process = subprocess.Popen(
         [sys.executable, 'tools/demo.py', 'configs/quickstart/mask_rcnn.py', str(checkpoint),

@@ -1,5 +1,6 @@
 """--data and its companions: what becomes of a config. Whole runs are in the long part."""
 import argparse
+import json
 
 import pytest
 
@@ -114,18 +115,24 @@ def test_options_that_contradict(words, text, root):
     assert all(word in str(caught.value) for word in text.split())
 
 
+def dry_run(name, kind, root):
+    """Trains on a folder of this kind; returns the exit status."""
+    from lape_mm.__main__ import main
+    from lape_mm.shipped import shipped
+    getattr(own_data, kind)(root)
+    if name.startswith('configs'):
+        name = str(shipped('configs').parent / name)
+    return main(['train', name, '--data', str(root), '--dry', '--work-dir', 'dry', '--img-size',
+                 '64'])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize('name, kind', [
     ('configs/quickstart/mask_rcnn.py', 'yolo'), ('configs/quickstart/upernet.py', 'maps'),
     ('deit', 'classes')])
 def test_a_dry_run(name, kind, root, capsys):
     from lape_mm.__main__ import main
-    from lape_mm.shipped import shipped
-    getattr(own_data, kind)(root)
-    if name.startswith('configs'):
-        name = str(shipped('configs').parent / name)
-    assert main(['train', name, '--data', str(root), '--dry', '--work-dir', 'dry', '--img-size',
-                 '64']) == 0
+    assert dry_run(name, kind, root) == 0
     printed = capsys.readouterr().out
     for line in ('data: ', 'truth: ', 'metrics: ', 'report: ', 'config:      dry/config.py'):
         assert f'\n{line}' in f'\n{printed}'
@@ -134,3 +141,26 @@ def test_a_dry_run(name, kind, root, capsys):
         (root.parent / 'dry').glob('iter_*.pth'))
     assert Config.fromfile('dry/config.py').data_root == str(root)
     assert main(['test', 'dry/config.py', str(checkpoint), '--work-dir', 'tested']) == 0
+    assert '<h2>Metrics</h2>' in next(root.parent.glob('tested/*/report.html')).read_text()
+
+
+@pytest.mark.long
+def test_the_report_in_a_browser(root, browser, forgetful):
+    """Curves, tables and images are there, without a request to any host."""
+    assert dry_run('deit', 'classes', root) == 0
+    report = next(root.parent.glob('dry/*/report.html'))
+    assert report.stat().st_size < 5e6
+    browser.get(report.as_uri())
+    sections = browser.execute_script("""
+        return Object.fromEntries([...document.querySelectorAll('section')].map(one => [
+            one.querySelector('h2').innerText,
+            {cells: one.querySelectorAll('td').length,
+             images: [...one.querySelectorAll('img')].map(image => image.naturalWidth)}]))""")
+    assert {'Metrics', 'Changed from the recipe', 'Curves', 'Confusions', 'Worst images',
+            'Best images'} <= sections.keys()
+    for title, found in sections.items():
+        assert found['cells'] or min(found['images'], default=0) > 100, title
+    requests = [json.loads(entry['message'])['message'] for entry in browser.get_log('performance')]
+    asked = [one['params']['request']['url'] for one in requests
+             if one['method'] == 'Network.requestWillBeSent']
+    assert asked and all(url.startswith(('file:', 'data:')) for url in asked), asked
