@@ -8,7 +8,8 @@ Source: the operators' definitions in mmcv 2.3.6, ``mmcv/ops/csrc``.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -20,22 +21,33 @@ from torch import Tensor
 
 from lape_mm.requirements import build_mmcv
 
-TINY = torch.finfo(torch.float32).tiny
 vision = torch.ops.torchvision
 
 print_log(f'mmcv has no compiled operators: lape_mm provides them with torchvision '
           f'{torchvision.__version__}', logger='current')
 
 
+def absent(name: str, *args, **kwargs) -> NoReturn:
+    """Raises NotImplementedError for an operator that is not here."""
+    raise NotImplementedError(
+        f'mmcv.ops: {name} needs compiled operators. This mmcv has none, and lape_mm does not '
+        f'provide this one. To compile all of them: {build_mmcv()}')
+
+
 def __getattr__(name: str):
     if name.startswith('__'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return partial(absent, name)
 
-    def absent(*args, **kwargs) -> NoReturn:
-        raise NotImplementedError(
-            f'mmcv.ops: {name} needs compiled operators. This mmcv has none, and lape_mm does not '
-            f'provide this one. To compile all of them: {build_mmcv()}')
-    return absent
+
+def fill_gradients(targets: Sequence[Tensor], grad_output: Tensor, operator: Callable[..., Tensor],
+                   inputs: Sequence[Tensor]) -> None:
+    """Fills ``targets`` with the gradients of ``operator(*inputs)``, by autograd."""
+    inputs = [entry.detach().requires_grad_() for entry in inputs]
+    with torch.enable_grad():
+        output = operator(*inputs)
+    for target, grad in zip(targets, torch.autograd.grad(output, inputs, grad_output)):
+        target.copy_(grad)
 
 
 def get_compiler_version() -> str:
@@ -114,28 +126,16 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
                       argmax_x: Tensor, *, aligned_height: int, aligned_width: int,
                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
                       aligned: bool) -> None:
-    """Fills ``output``, (K, C, h, w), and with pool_mode 0 (max) the sample that each bin takes."""
-    size = aligned_height, aligned_width
+    """Fills ``output``, (K, C, h, w), the mean of each bin's samples (pool_mode 1)."""
+    if not pool_mode:
+        absent("roi_align with pool_mode='max'")
     if rois.device.type == 'cpu':  # on a GPU the check would synchronise
         # for such a box torchvision reads outside of the map
         if (bad := ~rois.isfinite().all(dim=1)).any():
             raise ValueError(f'RoIAlign: boxes must be finite, got {rois[bad][0, 1:].tolist()}')
         rois = without_inverted(rois, sampling_ratio)
-    if pool_mode:
-        output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
-        return
-    for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
-        if not rows * columns:  # mmcv's value for an empty box
-            output[few], argmax_y[few], argmax_x[few] = -10000., -1., -1.
-            continue
-        # a bin's samples are the bins of a finer grid, with one sample each
-        fine = vision.roi_align(input, rois[few], spatial_scale, size[0] * rows, size[1] * columns,
-                                1, aligned)
-        bins = fine.unflatten(3, (-1, columns)).unflatten(2, (-1, rows))
-        value, sample = bins.transpose(3, 4).flatten(4).max(dim=4)
-        output[few] = value
-        argmax_y[few] = (sample // columns).to(argmax_y)
-        argmax_x[few] = (sample % columns).to(argmax_x)
+    output.copy_(vision.roi_align(input, rois, spatial_scale, aligned_height, aligned_width,
+                                  sampling_ratio, aligned))
 
 
 def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor,
@@ -143,21 +143,11 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
                        spatial_scale: float, sampling_ratio: int, pool_mode: int,
                        aligned: bool) -> None:
     """Fills ``grad_input``, (B, C, H, W)."""
-    size = aligned_height, aligned_width
     if rois.device.type == 'cpu':
         rois = without_inverted(rois, sampling_ratio)
-    if pool_mode:
-        grad_input.copy_(vision._roi_align_backward(
-            grad_output, rois, spatial_scale, *size, *grad_input.shape, sampling_ratio, aligned))
-        return
-    for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
-        if rows * columns:
-            sample = (argmax_y[few] * columns + argmax_x[few]).long()[..., None]
-            bins = grad_output.new_zeros(*sample.shape[:4], rows * columns)
-            bins.scatter_(4, sample, grad_output[few][..., None])
-            fine = bins.unflatten(4, (rows, columns)).transpose(3, 4).flatten(4).flatten(2, 3)
-            grad_input += vision._roi_align_backward(
-                fine, rois[few], spatial_scale, *fine.shape[2:], *grad_input.shape, 1, aligned)
+    grad_input.copy_(vision._roi_align_backward(
+        grad_output, rois, spatial_scale, aligned_height, aligned_width, *grad_input.shape,
+        sampling_ratio, aligned))
 
 
 def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
@@ -170,60 +160,6 @@ def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
         return rois
     inverted = (rois[:, 3:] < rois[:, 1:3]).any(dim=1, keepdim=True)
     return torch.cat([rois[:, :3], rois[:, 1:3].where(inverted, rois[:, 3:])], dim=1)
-
-
-def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, aligned: bool) \
-        -> Iterator[tuple[Tensor, tuple[int, int]]]:
-    """Yields indices of RoIs, and the rows and columns of samples that each of their bins has."""
-    if ratio > 0:
-        grids = rois.new_full((len(rois), 2), ratio)
-    else:
-        shift = .5 if aligned else 0.
-        corners = rois[:, 1:] * scale - shift
-        sides = (corners[:, 2:] - corners[:, :2]).flip(1)  # height, width
-        grids = ((sides if aligned else sides.clamp(min=1)) / sides.new_tensor(size)).ceil()
-    for grid in grids.unique(dim=0):
-        rows, columns = map(int, grid)
-        yield (grids == grid).all(dim=1).nonzero()[:, 0], (rows, columns)
-
-
-def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, *,
-                     pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
-    """Fills ``output``, (K, C, h, w), and ``argmax``, the cell of the map, -1 for an empty bin.
-
-    torchvision rounds the corners; mmcv's bins reach from floor to ceil.
-    """
-    height, width = input.shape[2:]
-    steps = torch.arange(max(pooled_height, pooled_width) + 1, device=rois.device)
-    images = rois[:, 0].long().tolist()
-    low, high = rois[:, 1:3] * spatial_scale, (rois[:, 3:] + 1) * spatial_scale
-    sides = (high - low) / rois.new_tensor([pooled_width, pooled_height])
-    edges = steps[:, None] * sides[:, None] + low[:, None]  # (K, bins + 1, 2)
-    limit = steps.new_tensor([width, height])
-    first, last = (torch.minimum(edge.long().clamp(min=0), limit).tolist()
-                   for edge in (edges.floor()[:, :-1], edges.ceil()[:, 1:]))
-    output.zero_()
-    argmax.fill_(-1)
-    for roi in ((high - low) > 0).all(dim=1).nonzero()[:, 0].tolist():
-        for row in range(pooled_height):
-            top, bottom = first[roi][row][1], last[roi][row][1]
-            for column in range(pooled_width):
-                left, right = first[roi][column][0], last[roi][column][0]
-                if top < bottom and left < right:
-                    cells = input[images[roi], :, top:bottom, left:right].flatten(1)
-                    output[roi, :, row, column], found = cells.max(dim=1)
-                    argmax[roi, :, row, column] = (
-                        (found // (right - left) + top) * width + found % (right - left) + left)
-
-
-def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, *,
-                      pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
-    """Fills ``grad_input``, (B, C, H, W)."""
-    batch, channels, height, width = grad_input.shape
-    maps = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
-    cells = maps[..., None] * (height * width) + argmax.flatten(2)
-    hit = argmax.flatten(2) >= 0
-    grad_input.view(-1).index_add_(0, cells[hit], grad_output.flatten(2)[hit])
 
 
 # deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x
@@ -345,67 +281,34 @@ def ms_deform_attn_backward(
         weights: Tensor, grad_output: Tensor, grad_value: Tensor, grad_locations: Tensor,
         grad_weights: Tensor, im2col_step: int) -> None:
     """Fills the three gradients."""
-    inputs = [entry.detach().requires_grad_() for entry in (value, locations, weights)]
-    with torch.enable_grad():
-        output = ms_deform_attn_forward(inputs[0], spatial_shapes, level_start_index, inputs[1],
-                                        inputs[2], im2col_step)
-    grads = torch.autograd.grad(output, inputs, grad_output)
-    for target, grad in zip((grad_value, grad_locations, grad_weights), grads):
-        target.copy_(grad)
+    fill_gradients((grad_value, grad_locations, grad_weights), grad_output,
+                   lambda *inputs: ms_deform_attn_forward(
+                       inputs[0], spatial_shapes, level_start_index, *inputs[1:], im2col_step),
+                   (value, locations, weights))
 
 
-# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
+# focal loss (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
 
 def sigmoid_focal_loss_forward(input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
     """Fills ``output``, (N, C), from logits. Target C is background."""
-    p, hit = exact(input).sigmoid(), one_hot(target, input)
-    positive = alpha * (1 - p) ** gamma * p.clamp(min=TINY).log()
-    negative = (1 - alpha) * p ** gamma * (1 - p).clamp(min=TINY).log()
-    output.copy_(-torch.where(hit, positive, negative) * class_weight(weight, target))
+    output.copy_(focal_loss(input, target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor,
                                 *, gamma: float, alpha: float) -> None:
     """Fills ``grad_input``, (N, C), for a gradient of ones."""
-    p, hit = exact(input).sigmoid(), one_hot(target, input)
-    positive = alpha * (1 - p) ** gamma * (1 - p - gamma * p * p.clamp(min=TINY).log())
-    negative = (1 - alpha) * p ** gamma * (gamma * (1 - p) * (1 - p).clamp(min=TINY).log() - p)
-    grad_input.copy_(-torch.where(hit, positive, negative) * class_weight(weight, target))
+    fill_gradients((grad_input,), torch.ones_like(input),
+                   lambda logits: focal_loss(logits, target, weight, gamma, alpha).to(input.dtype),
+                   (input,))
 
 
-def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
-                               gamma: float, alpha: float) -> None:
-    """Fills ``output``, (N,), from probabilities. Negative targets cost nothing."""
-    p = exact(softmax).gather(1, target.clamp(min=0)[:, None])[:, 0]
-    loss = -alpha * (1 - p) ** gamma * p.clamp(min=TINY).log()
-    output.copy_((loss * class_weight(weight, target)[:, 0]).where(target >= 0, 0))
-
-
-def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
-                                grad_input: Tensor, *, gamma: float, alpha: float) -> None:
-    """Fills ``grad_input``, (N, C), for a gradient of ones with respect to the logits."""
-    p = exact(softmax).gather(1, target.clamp(min=0)[:, None])[:, 0]
-    slope = gamma * (1 - p) ** (gamma - 1) * p * p.clamp(min=TINY).log() - (1 - p) ** gamma
-    buff.copy_((alpha * slope * class_weight(weight, target)[:, 0]).where(target >= 0, 0))
-    grad_input.copy_(exact(buff)[:, None] * (one_hot(target, softmax).long() - exact(softmax)))
-
-
-def exact(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def one_hot(target: Tensor, like: Tensor) -> Tensor:
-    """(N,) labels to (N, C), True at the label."""
-    return target[:, None] == torch.arange(like.shape[1], device=like.device)
-
-
-def class_weight(weight: Tensor, target: Tensor) -> Tensor:
-    """The weight of each target's class, (N, 1); 1 without weights, and for background."""
-    if not weight.numel():
-        return target.new_ones(len(target), 1, dtype=torch.float32)
-    return F.pad(exact(weight), (0, 1), value=1.)[target][:, None]
+def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float) -> Tensor:
+    """(N, C), in float32 at least; background has weight 1."""
+    logits = input.to(torch.promote_types(input.dtype, torch.float32))
+    hit = target[:, None] == torch.arange(input.shape[1], device=input.device)
+    loss = torchvision.ops.sigmoid_focal_loss(logits, hit.to(logits), alpha, gamma)
+    return loss * F.pad(weight, (0, 1), value=1.)[target][:, None] if weight.numel() else loss
 
 
 # convolution of the cells that a mask chooses (Guided Anchoring, for inference): (1, C, H, W)
@@ -431,8 +334,7 @@ def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: 
                    scale_factor: int) -> None:
     """Fills ``output``, (B, C, H, W), and hands the features on to the backward pass."""
     rfeatures.copy_(features)
-    carafe_naive_forward(features, masks, output, kernel_size=kernel_size, group_size=group_size,
-                         scale_factor=scale_factor)
+    output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
 
 
 def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad_output: Tensor,
@@ -440,27 +342,8 @@ def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad
                     grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
                     scale_factor: int) -> None:
     """Fills ``grad_input`` and ``grad_masks``."""
-    carafe_naive_backward(grad_output, rfeatures, masks, grad_input, grad_masks,
-                          kernel_size=kernel_size, group_size=group_size,
-                          scale_factor=scale_factor)
-
-
-def carafe_naive_forward(features: Tensor, masks: Tensor, output: Tensor, *, kernel_size: int,
-                         group_size: int, scale_factor: int) -> None:
-    """Fills ``output``, (B, C, H, W)."""
-    output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
-
-
-def carafe_naive_backward(grad_output: Tensor, features: Tensor, masks: Tensor, grad_input: Tensor,
-                          grad_masks: Tensor, *, kernel_size: int, group_size: int,
-                          scale_factor: int) -> None:
-    """Fills ``grad_input`` and ``grad_masks``."""
-    inputs = [entry.detach().requires_grad_() for entry in (features, masks)]
-    with torch.enable_grad():
-        output = reassemble(inputs[0], inputs[1], kernel_size, group_size, scale_factor)
-    for target, grad in zip((grad_input, grad_masks),
-                            torch.autograd.grad(output, inputs, grad_output)):
-        target.copy_(grad)
+    fill_gradients((grad_input, grad_masks), grad_output, lambda *inputs: reassemble(
+        *inputs, kernel_size, group_size, scale_factor), (rfeatures, masks))
 
 
 def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
