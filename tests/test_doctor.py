@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import lape_mm.mmcv_ext
-from lape_mm.doctor import checks
-from lape_mm.doctor.report import Doctor
+from lape_mm.doctor import Doctor, check_config
 from lape_mm.requirements import missing, plain_mmcv
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +109,7 @@ def test_missing_data_and_a_folder_that_cannot_be_written(tmp_path, monkeypatch,
     (tmp_path / 'work_dirs').write_text('a file where a folder should be')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('LAPE_MM_IMAGENET', str(tmp_path / 'nowhere'))
-    checks.check_config(Doctor(), str(ROOT / 'configs/deit/deit-tiny-mpvg_4xb256-300e_in1k.py'))
+    check_config(Doctor(), str(ROOT / 'configs/deit/deit-tiny-mpvg_4xb256-300e_in1k.py'))
     (folder, choose), (data, point) = broken(capsys.readouterr().out.splitlines())
     assert f'{tmp_path}/work_dirs cannot be written' in folder and '--work-dir' in choose
     assert 'nowhere does not exist' in data and 'LAPE_MM_IMAGENET' in point

@@ -6,7 +6,7 @@ from torch import Tensor
 from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
 from lape_mm.position import PositionPlan
 
-from .model import TimmModel, as_maps, take_indices
+from .model import Outputs, TimmModel, as_maps, take_indices
 
 
 class DeiTClassifier(TimmModel, DeiT):
@@ -22,14 +22,6 @@ class DeiTClassifier(TimmModel, DeiT):
                              'classifier. lape_mm.DistilledClassifier trains one with two')
         super().__init__(**kwargs)
 
-    def name_of_pool(self) -> str:
-        return 'token' if self.pools_class_token else 'avg'
-
-    def prune_end(self, layers: bool, norm: bool, head: bool) -> None:
-        super().prune_end(layers, norm, head)
-        if norm or head:
-            self.fc_norm = None
-
 
 class T2TViTClassifier(TimmModel, T2TViT):
     """`T2TViT` for timm."""
@@ -38,24 +30,15 @@ class T2TViTClassifier(TimmModel, T2TViT):
 class CompactClassifier(TimmModel, CompactTransformer):
     """`CompactTransformer` for timm."""
 
-    def name_of_pool(self) -> str:
-        return super().name_of_pool() if self.attention_pool is None else 'sequence'
-
 
 class CeiTClassifier(TimmModel, CeiT):
     """`CeiT` for timm; its features are one token, the output of layer-wise attention."""
 
-    def last_features(self, outputs: list[Tensor], plan: PositionPlan) -> Tensor:
-        return self.attend_layers([self.pool(x) for x in outputs], plan)[:, None]
+    def last_features(self, outputs: Outputs, plan: PositionPlan) -> Tensor:
+        return self.attend_layers([self.pool(x) for x, _ in outputs], plan)[:, None]
 
     def pool_features(self, x: Tensor) -> Tensor:
         return x[:, 0]
-
-    def prune_end(self, layers: bool, norm: bool, head: bool) -> None:
-        super().prune_end(layers, norm, head)
-        if head:
-            for name in ('lca', 'pos_layer_embed'):
-                setattr(self, name, None)
 
 
 class SwinClassifier(TimmModel, Swin):
@@ -76,29 +59,16 @@ class SwinClassifier(TimmModel, Swin):
     def pool_features(self, x: Tensor) -> Tensor:
         return x.mean(dim=(1, 2))
 
-    def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,  # type: ignore[override]
-                              norm: bool = False, stop_early: bool = False,
-                              output_fmt: str = 'NCHW', intermediates_only: bool = False):
-        """See `TimmModel`; a map for each stage. ``norm`` applies to the last one alone."""
-        wanted, deepest = take_indices(len(self.layers), indices)
-        count = deepest + 1 if stop_early and intermediates_only else len(self.layers)
-        outputs, plan = self.encode(x, count)
-        maps = []
-        for stage in wanted:
-            y = outputs[stage]
-            if norm and stage == len(self.depths) - 1:
-                y = self.finish(y, plan)
-            maps.append(as_maps(y.flatten(1, 2), y.shape[1:3], output_fmt))
-        return maps if intermediates_only else (self.finish(outputs[-1], plan), maps)
+    def run_layers(self, img: Tensor, count: int) -> tuple[Outputs, PositionPlan]:
+        maps, plan = self.encode(img, count)
+        return [(x.flatten(1, 2), (x.shape[1], x.shape[2])) for x in maps], plan
 
-    def prune_intermediate_layers(self, indices: int | list[int] = 1,
-                                  prune_norm: bool = False, prune_head: bool = True) -> list[int]:
-        wanted, deepest = take_indices(len(self.layers), indices)
-        shorter = deepest < len(self.layers) - 1
-        self.layers, self.depths = self.layers[:deepest + 1], self.depths[:deepest + 1]
+    def last_features(self, outputs: Outputs, plan: PositionPlan) -> Tensor:
+        return super().last_features(outputs, plan).unflatten(1, outputs[-1][1])
+
+    def keep_layers(self, count: int) -> None:
+        self.layers, self.depths = self.layers[:count], self.depths[:count]
         self.stages()[-1].downsample = None
-        self.prune_end(shorter, prune_norm, prune_head)
-        return wanted
 
 
 class ViTAdapterFeatures(ViTAdapter):

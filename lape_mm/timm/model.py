@@ -15,13 +15,8 @@ from lape_mm.checkpoints.fit import check_whole
 from lape_mm.checkpoints.transfer import log, match
 from lape_mm.position import PositionPlan
 
-try:  # private, but the only way to record a size for timm's save_for_hf
-    from timm.models._input import update_model_input_size
-except ImportError:  # older versions record none
-    def update_model_input_size(model, img_size):  # type: ignore[misc]
-        """Does nothing."""
-
 LAST = (99999,)  # timm's number of the group after all layers
+Outputs = list[tuple[Tensor, tuple[int, int]]]  # tokens (B, T, C) and grid, after each layer
 Groups = tuple[tuple[str, tuple[int] | None], ...]
 
 
@@ -94,16 +89,17 @@ class TimmModel(Encoder):
     layers_coarse: Groups = layers_fine
     blocks: nn.ModuleList
     embed: Callable[[Tensor], tuple[Tensor, tuple[int, int], PositionPlan]]
-    attention_pool: nn.Linear | None
 
     def __init__(self, *, num_classes: int = 1000, in_chans: int = 3, drop_rate: float = 0.,
                  global_pool: str | None = None, **kwargs):
         backbone: dict[str, Any] = dict(kwargs, in_channels=in_chans)
         super().__init__(**backbone)
-        self.in_chans, self.grad_checkpointing = in_chans, self.with_cp
+        self.in_chans = in_chans
         width, = self.layers_in_order()[-1].attention_norm.normalized_shape
         self.num_features = self.head_hidden_size = width
-        self.global_pool = self.own_pool = self.name_of_pool()
+        self.global_pool = self.own_pool = (
+            'sequence' if getattr(self, 'attention_pool', None) is not None else
+            'token' if getattr(self, 'pools_class_token', False) else 'avg')
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
         self.reset_classifier(num_classes, global_pool)
@@ -113,10 +109,6 @@ class TimmModel(Encoder):
         """timm's feature_info: a map for each layer."""
         return [dict(module=f'blocks.{layer}', num_chs=self.embed_dim, reduction=self.stride)
                 for layer in range(self.depth)]
-
-    def name_of_pool(self) -> str:
-        """timm's name for how the joining pools."""
-        return 'token' if self.has_class_token else 'avg'
 
     def get_classifier(self) -> nn.Module:
         """The head."""
@@ -139,11 +131,13 @@ class TimmModel(Encoder):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Turns gradient checkpointing on or off."""
-        self.with_cp = self.grad_checkpointing = enable
+        self.with_cp = enable
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None,
                        patch_size: int | None = None) -> None:
         """Resizes the PE tables for images of (h, w) pixels, as a forward would.
+
+        timm's ``save_for_hf`` is told of it by ``model_args=dict(img_size=...)``.
 
         Raises:
             ValueError: for a ``patch_size``, or another size of a folded model or a relative bias.
@@ -159,7 +153,6 @@ class TimmModel(Encoder):
         for name, table in zip(self.table_names, tables):
             getattr(self, name).data = table.clone()
         self.grid = grid
-        update_model_input_size(self, img_size)
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """Patterns of parameter names in the order of depth, for layer-wise learning rates."""
@@ -215,53 +208,62 @@ class TimmModel(Encoder):
                               return_prefix_tokens: bool = False, norm: bool = False,
                               stop_early: bool = False, output_fmt: str = 'NCHW',
                               intermediates_only: bool = False):
-        """Maps of chosen layers, (B, C, h, w) each, and the output of `forward_features`.
+        """Maps of chosen layers or stages, (B, C, h, w) each, and `forward_features`' output.
 
         Args:
             x: image.
             indices: see `take_indices`.
             return_prefix_tokens: pairs of map and prefix tokens, where there are some.
-            norm: applies the last norm to every map, with ``post_norm`` for the last layer's.
+            norm: applies the last norm to every map (in Swin to the last stage's alone), with
+                ``post_norm`` for the last layer's.
             stop_early: with ``intermediates_only``, skips layers after the deepest chosen one.
             output_fmt: see `as_maps`.
             intermediates_only: returns the list of maps alone.
         """
-        wanted, deepest = take_indices(len(self.blocks), indices)
-        count = deepest + 1 if stop_early and intermediates_only else len(self.blocks)
-        x, grid, plan = self.embed(x)
-        outputs, maps = [], []
-        for layer, block in zip(range(count), self.blocks):
-            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
-            outputs.append(x)
+        wanted, deepest = take_indices(len(self.feature_info), indices)
+        last = len(self.feature_info) - 1
+        outputs, plan = self.run_layers(
+            x, deepest + 1 if stop_early and intermediates_only else last + 1)
+        maps = []
         for layer in wanted:
-            y = outputs[layer]
-            if norm:
-                last = layer == len(self.blocks) - 1
-                y = self.run_last_norm(y, plan.post_norm if last else None)
+            y, grid = outputs[layer]
+            if norm and y.shape[2] == self.num_features:
+                y = self.run_last_norm(y, plan.post_norm if layer == last else None)
             patches = as_maps(y[:, self.num_prefix_tokens:], grid, output_fmt)
-            prefix = y[:, :self.num_prefix_tokens]
             both = return_prefix_tokens and self.num_prefix_tokens
-            maps.append((patches, prefix) if both else patches)
+            maps.append((patches, y[:, :self.num_prefix_tokens]) if both else patches)
         return maps if intermediates_only else (self.last_features(outputs, plan), maps)
 
-    def last_features(self, outputs: list[Tensor], plan: PositionPlan) -> Tensor:
+    def run_layers(self, img: Tensor, count: int) -> tuple[Outputs, PositionPlan]:
+        """The outputs of the first ``count`` layers, or of Swin's stages, and the plan."""
+        x, grid, plan = self.embed(img)
+        outputs = []
+        for layer, block in zip(range(count), self.blocks):
+            x = self.maybe_checkpoint(block, x, grid, **plan.layer(layer))
+            outputs.append((x, grid))
+        return outputs, plan
+
+    def last_features(self, outputs: Outputs, plan: PositionPlan) -> Tensor:
         """The output of `forward_features`, from the outputs of all layers."""
-        return self.run_last_norm(outputs[-1], plan.post_norm)
+        return self.run_last_norm(outputs[-1][0], plan.post_norm)
 
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         """Removes the layers after the deepest chosen one; returns the chosen layers."""
-        wanted, deepest = take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[:deepest + 1]
-        self.prune_end(deepest < self.depth - 1, prune_norm, prune_head)
+        wanted, deepest = take_indices(len(self.feature_info), indices)
+        last_goes = deepest < len(self.feature_info) - 1
+        self.keep_layers(deepest + 1)
+        self.feature_info = self.feature_info[:deepest + 1]
+        if prune_norm or last_goes:  # post_norm has lost its place
+            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
+        if prune_norm:
+            self.norm = None
+        if prune_head:
+            self.reset_classifier(0, '')
+            for name in {'attention_pool', 'fc_norm', 'lca', 'pos_layer_embed'} & {*dir(self)}:
+                setattr(self, name, None)
         return wanted
 
-    def prune_end(self, layers: bool, norm: bool, head: bool) -> None:
-        """Removes the last norm or the head, and a ``post_norm`` that has lost its place."""
-        if norm or layers:
-            self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
-        if norm:
-            self.norm = None
-        if head:
-            self.reset_classifier(0, '')
-            self.attention_pool = None
+    def keep_layers(self, count: int) -> None:
+        """Removes all but the first layers."""
+        self.blocks = self.blocks[:count]

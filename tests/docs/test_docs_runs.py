@@ -52,7 +52,7 @@ class Reader:
                for word in words):  # by a command with the reader's names
             return False
         if script == '-m' and words[0] == 'lape_mm.doctor':
-            assert runs('lape_mm.doctor.__main__', words[1:]) in (0, 1)
+            assert runs('lape_mm.doctor', words[1:]) in (0, 1)
         elif script.startswith('tools/') and script != 'tools/param_table.py':
             return self.use(Path(script).stem, words)
         elif script == 'benchmarks/onnx_accuracy.py':

@@ -1,0 +1,267 @@
+"""Checks an installation, and names the command that repairs what is broken.
+
+    python -m lape_mm.doctor [CONFIG]
+
+Every import happens inside a check, since it may fail. Whatever depends on a broken module is not
+tried, so each cause is named once. The exit status is 1 if something is broken.
+"""
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lape_mm.requirements import (
+    TESTED,
+    TOOLBOXES,
+    install_hint,
+    installed,
+    missing,
+    numbers,
+    plain_mmcv,
+    untested,
+)
+from lape_mm.wording import first_line
+
+ONEDL = 'pip install "lape_mm[onedl]"'
+# distributions that provide the same module
+TWINS = (('onedl-mmengine', 'mmengine'), ('onedl-mmcv', 'mmcv'), ('onedl-mmcv', 'mmcv-lite'),
+         ('onedl-mmdetection', 'mmdet'), ('onedl-mmsegmentation', 'mmsegmentation'),
+         ('onedl-mmpretrain', 'mmpretrain'))
+NUMPY = 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'
+# part of an import error -> the command that repairs it
+REMEDIES = {
+    "No module named 'pkg_resources'":
+        'pip install "setuptools<82"  (later versions have no pkg_resources)',
+    'libGL.so': 'pip install opencv-python-headless, or install the system package libgl1',
+    'torchvision::nms':
+        'pip install --force-reinstall torch torchvision  (from one index, together)',
+    'numpy.core': NUMPY, '_ARRAY_API': NUMPY, 'compiled using NumPy 1': NUMPY,
+    'undefined symbol': f'{plain_mmcv()}  (mmcv was compiled for another torch)',
+    # upstream mmdet 3.3.0 and mmsegmentation 1.2.2 refuse mmcv 2.2 and later
+    'is used but incompatible': f'{plain_mmcv(upstream=True)} (the mmcv that upstream accepts), or '
+                                f'the forks, which accept later ones: {ONEDL}',
+}
+
+
+class Doctor:
+    """Prints findings as they come.
+
+    Attributes:
+        causes: what is broken, a text each.
+        broken: modules that cannot be used.
+    """
+
+    def __init__(self):
+        self.causes: list[str] = []
+        self.broken: set[str] = set()
+
+    def say(self, status: str, text: str, remedy: str = '', module: str = '') -> None:
+        """Prints a finding ('ok', 'note' or 'BROKEN') and the command that repairs the module."""
+        print(f'{status:<7} {text}', flush=True)
+        if remedy:
+            print(f'{"":<7}   mend: {remedy}', flush=True)
+        if status == 'BROKEN':
+            self.causes.append(text)
+            self.broken.add(module)
+
+    def skips(self, what: str, *needs: str) -> bool:
+        """Says whether something is skipped, because it needs a broken module."""
+        if causes := sorted(self.broken & set(needs)):
+            self.say('note', f'{what}: skipped, because {", ".join(causes)} is broken or missing')
+        return bool(causes)
+
+    def module(self, name: str, *needs: str, remedy: str = '') -> Any:
+        """A module that can be imported and is new enough, else None."""
+        if self.skips(name, *needs):
+            self.broken.add(name)
+            return None
+        if '.' not in name and missing(name):
+            self.say('BROKEN', f'{name} is not installed', hint(name), name)
+            return None
+        try:
+            module = import_module(name)
+        except Exception as error:  # a broken package can raise anything
+            self.say('BROKEN', f'{name} cannot be imported: {first_line(error, kind=True)}',
+                     remedy_of(error) or remedy, name)
+            return None
+        version = str(getattr(module, '__version__', ''))
+        oldest = TESTED[name][0] if name in ('torch', 'timm') else ''
+        if numbers(version) < numbers(oldest):
+            self.say('BROKEN', f'{name} {version} is older than {oldest}',
+                     f'pip install --upgrade torch torchvision {name}', name)
+            return None
+        if '.' not in name:
+            self.say('ok', f'{name} {version}')
+        return module
+
+
+def hint(module: str) -> str:
+    """The command that installs a module."""
+    return install_hint(module).partition(': ')[2]
+
+
+def remedy_of(error: Exception) -> str:
+    """The command that repairs an import error, '' if none is known."""
+    for sign, remedy in REMEDIES.items():
+        if sign in str(error):
+            return remedy
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return hint(name.partition('.')[0]) if name else ''
+
+
+def check_torch(doctor: Doctor) -> None:
+    """Python, torch, torchvision and timm, and a computation on the GPU."""
+    python = f'Python {sys.version.split()[0]} ({sys.executable})'
+    if (3, 10) <= sys.version_info[:2] <= (3, 13):  # as in pyproject.toml
+        doctor.say('ok', python)
+    else:
+        doctor.say('BROKEN', f'{python}: lape_mm needs 3.10 to 3.13',
+                   'uv venv --python 3.11, or another environment with such a Python')
+    torch = doctor.module('torch', remedy='pip install --force-reinstall torch torchvision')
+    if torch and torch.cuda.is_available():
+        names = ', '.join(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+        try:
+            torch.ones((), device='cuda').add(1).item()
+            doctor.say('ok', f'CUDA {torch.version.cuda}: {names}')
+        except Exception as error:
+            doctor.say('BROKEN', f'CUDA {torch.version.cuda} does not compute on {names}: '
+                       f'{first_line(error, kind=True)}', 'install a torch that is built for '
+                       'this GPU and driver: https://pytorch.org/get-started/locally')
+    elif torch:
+        driver = shutil.which('nvidia-smi')
+        doctor.say('note', 'no GPU: runs on the CPU' if not driver else
+                   'torch sees no GPU, although there is an NVIDIA driver: runs on the CPU',
+                   'https://pytorch.org/get-started/locally names the torch for your driver'
+                   if driver else '')
+    doctor.module('torchvision', 'torch')
+    doctor.module('timm', 'torch', 'torchvision')
+
+
+def check_mmcv(doctor: Doctor) -> None:
+    """mmengine, mmcv, and the operators in use, on the CPU and on a GPU if there is one."""
+    for fork, upstream in TWINS:
+        if installed(fork) and installed(upstream):
+            doctor.say('BROKEN', f'{fork} and {upstream} are both installed, and provide the same '
+                       'module', f'pip uninstall -y {upstream} {fork} && {ONEDL}')
+    doctor.module('mmengine', 'torch')
+    doctor.module('mmcv', 'torch', 'mmengine')
+    if doctor.module('mmcv._ext', 'torch', 'torchvision', 'mmcv'):
+        import torch
+
+        from lape_mm.mmcv_ext import compiled
+        for device in ('cpu', 'cuda')[:1 + torch.cuda.is_available()]:
+            what = f"mmcv's operators on {device}: " + (
+                'compiled' if compiled() else "lape_mm's, on torchvision")
+            try:
+                from mmcv.ops import nms
+                boxes = torch.tensor([[0., 0, 4, 4], [0, 0, 4, 5]], device=device)
+                nms(boxes, torch.tensor([.9, .8], device=device), iou_threshold=.5)
+                doctor.say('ok', what)
+            except Exception as error:  # compiled for another torch, or for the CPU alone
+                doctor.say('BROKEN', f'{what}: {first_line(error, kind=True)}', plain_mmcv() if
+                           compiled() else 'pip install --force-reinstall torchvision', 'mmcv._ext')
+    if installed('mmengine'):  # upstream
+        doctor.say('note', f'mmengine {installed("mmengine")} cannot load its own checkpoints '
+                   "under torch 2.6 and later; lape_mm's tools can", ONEDL)
+
+
+def check_toolboxes(doctor: Doctor) -> None:
+    """mmpretrain, mmdet and mmseg, of which one is enough."""
+    absent = missing(*TOOLBOXES)
+    for toolbox, needs in TOOLBOXES.items():
+        if toolbox in absent:
+            doctor.say('note', f'{toolbox} is not installed: its configs cannot run', hint(toolbox))
+        else:
+            doctor.module(toolbox, *needs[:-1])
+    if len(absent) == len(TOOLBOXES):
+        doctor.say('BROKEN', 'no toolbox is installed: backbones work, tools/train.py does not',
+                   ONEDL)
+
+
+def check_model(doctor: Doctor) -> None:
+    """A backbone, forward and backward."""
+    backbones = doctor.module('lape_mm.backbones', 'torch', 'timm', 'mmengine')
+    if not backbones:
+        return
+    import torch
+    try:
+        model = backbones.DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32,
+                               joining='mpvg')
+        model(torch.rand(1, 3, 32, 32))[0].sum().backward()
+        doctor.say('ok', 'lape_mm: a DeiT computes outputs and gradients')
+    except Exception as error:
+        doctor.say('BROKEN', f'lape_mm: a DeiT does not run: {first_line(error, kind=True)}',
+                   'pip install --force-reinstall --no-deps lape_mm; if that does not help, please '
+                   'report it with this output')
+
+
+def check_folder(doctor: Doctor, folder: str) -> None:
+    """Whether files can be written into a folder, or where it would be made."""
+    path = Path(folder).expanduser().absolute()
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        doctor.say('BROKEN', f'{existing} cannot be written ({error.strerror})', 'choose another '
+                   f'folder with --work-dir, or make it yours: sudo chown -R "$USER" {existing}')
+        return
+    free = shutil.disk_usage(existing).free / 2 ** 30
+    doctor.say('ok' if free >= 2 else 'note', f'{path}: {free:.1f} GiB free')
+
+
+def check_config(doctor: Doctor, path: str) -> None:
+    """A config, its data and its work directory, by the checks that precede each run."""
+    if doctor.skips(path, 'torch', 'timm', 'mmengine', 'lape_mm.backbones'):
+        return
+    from lape_mm.runs.checks import preflight
+    from lape_mm.runs.config import load_config
+    from lape_mm.runs.errors import RunError
+    try:
+        cfg = load_config(path)
+        preflight.check_config(cfg, 'train')
+        check_folder(doctor, cfg.work_dir)
+        scenes = cfg.get('scenes')
+        if scenes and not Path(scenes['root']).is_dir():
+            doctor.say('ok', f'{path}: the first run draws its data into {scenes["root"]}')
+            return
+        preflight.check_files(cfg, 'train')
+        doctor.say('ok', f'{path}: data, classes and checkpoints are there')
+    except RunError as error:
+        for problem in error.problems:
+            # the checks end a problem with ': pip ..' or '; ' and what to do
+            text, command, remedy = problem.partition(': pip ')
+            if not command:
+                text, _, remedy = problem.partition('; ')
+            doctor.say('BROKEN', f'{path}: {text}', command.lstrip(': ') + remedy)
+    except Exception as error:
+        doctor.say('BROKEN', f'{path}: {first_line(error, kind=True)}')
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the report; returns 1 if something is broken."""
+    parser = argparse.ArgumentParser(prog='python -m lape_mm.doctor', description=(
+        'Check an installation, and name the command that repairs what is broken.'))
+    parser.add_argument('config', nargs='?', help='a config to check, with its data and folders')
+    args = parser.parse_args(argv)
+    doctor = Doctor()
+    for check in (check_torch, check_mmcv, check_toolboxes, check_model):
+        check(doctor)
+    for line in untested():
+        doctor.say('note', line)
+    if args.config:
+        check_config(doctor, args.config)
+    else:
+        check_folder(doctor, 'work_dirs')
+    print(f'\n{len(doctor.causes)} broken, first: {doctor.causes[0]}' if doctor.causes else
+          '\nall of it works')
+    return int(bool(doctor.causes))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
