@@ -56,8 +56,3 @@ def mean_distance(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
     between = weights[:, :, prefix:, prefix:]
     far = (between * distances.to(between)).sum(dim=-1)
     return (far / between.sum(dim=-1).clamp(min=1e-12)).mean(dim=(0, 2))
-
-
-def attention_map(weights: Tensor, query: int, prefix: int, grid: tuple[int, int]) -> Tensor:
-    """Attention of token ``query`` to the (h, w) patches, averaged over B: (heads, h, w)."""
-    return weights[:, :, query, prefix:].mean(dim=0).unflatten(-1, grid)

@@ -237,8 +237,8 @@ def draw_features(models: Models, pictures: np.ndarray) -> Figure:
 DRAW: dict[str, Callable[..., Figure]] = {
     'similarity': draw_similarity, 'bias': draw_bias, 'heatmaps': draw_heatmaps,
     'correlation': draw_correlation, 'last_norm': draw_last_norm,
-    'token_norms': draw_token_norms, 'attention_distance': draw_distance,
-    'attention': draw_attention, 'features': draw_features}
+    'attention_distance': draw_distance, 'attention': draw_attention}
+WITH_PICTURES = {'token_norms': draw_token_norms, 'features': draw_features}
 
 
 def draw(key: str, models: Models, pictures: Sequence[np.ndarray]) -> Figure:
@@ -249,6 +249,5 @@ def draw(key: str, models: Models, pictures: Sequence[np.ndarray]) -> Figure:
         models: label -> arrays of the section; at least one model.
         pictures: (H, W, 3) each, 0..1, the images in the order of the record.
     """
-    if key in ('token_norms', 'features'):
-        return DRAW[key](models, np.asarray(pictures))
-    return DRAW[key](models)
+    return WITH_PICTURES[key](models, np.asarray(pictures)) if key in WITH_PICTURES else \
+        DRAW[key](models)

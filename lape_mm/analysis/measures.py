@@ -4,18 +4,20 @@ from __future__ import annotations
 import numpy as np
 
 
-def similarity(rows: np.ndarray, eps: float = 1e-8) -> np.ndarray:
-    """Cosine similarity of every row of (N, C) with every other, as in LaPE's official script.
+def similarity(rows: np.ndarray, others: np.ndarray | None = None, eps: float = 1e-8) -> np.ndarray:
+    """Cosine similarity of every row with every other, as in LaPE's official script.
 
     Args:
         rows: (N, C).
+        others: (M, C) to compare with; None for the rows themselves.
         eps: lower limit of the norms.
 
     Returns:
-        (N, N), -1..1.
+        (N, M), -1..1.
     """
-    unit = rows / np.maximum(norms(rows), eps)[:, None]
-    return unit @ unit.T
+    ours, theirs = (entries / np.maximum(norms(entries), eps)[:, None]
+                    for entries in (rows, rows if others is None else others))
+    return ours @ theirs.T
 
 
 def center(grid: tuple[int, int]) -> int:

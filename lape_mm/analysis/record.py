@@ -1,7 +1,7 @@
 """Records with forward hooks what a model does with images, layer by layer."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder
 
-from .attention import AttentionProbe, attention_map, mean_distance
+from .attention import AttentionProbe, mean_distance
 from .measures import center, distances
 from .pe_per_layer import find_encoder, post_norm, to_array
 
@@ -26,20 +26,30 @@ class LastNorm:
     """Input and output of the last LayerNorm.
 
     Attributes:
-        before, after, with_position: (B, T, C), its input, its output, and its output plus PE
-            (MPVG); T is 1 if it sees one vector an image (CeiT).
-        post_norm: (T, C), the PE added to its output, or None.
+        before, after: (B, T, C), its input and output; T is 1 if it sees one vector an image
+            (CeiT).
+        post_norm: (T, C), the PE added to its output (MPVG), or None.
         gamma, beta: (C,), its scale and shift.
         grid: (h, w) in tokens; None for one vector.
+        num_prefix_tokens: P; T = P + h * w, or P is 0.
     """
 
     before: np.ndarray
     after: np.ndarray
-    with_position: np.ndarray
     post_norm: np.ndarray | None
     gamma: np.ndarray
     beta: np.ndarray
     grid: tuple[int, int] | None
+    num_prefix_tokens: int
+
+    @property
+    def with_position(self) -> np.ndarray:
+        """(B, T, C), its output with PE."""
+        return self.after if self.post_norm is None else self.after + self.post_norm
+
+    def patches(self, name: str) -> np.ndarray:
+        """An attribute over the tokens, without prefix tokens."""
+        return getattr(self, name)[..., self.num_prefix_tokens:, :]
 
 
 @dataclass
@@ -82,11 +92,12 @@ class Watch:
         pixels: (h, w) of the image.
     """
 
-    def __init__(self, encoder: Encoder, pixels: tuple[int, int]):
+    def __init__(self, encoder: Encoder, pixels: Sequence[int]):
         self.encoder, self.pixels = encoder, pixels
         self.num_prefix_tokens = encoder.num_prefix_tokens
         self.class_token = getattr(encoder, 'cls_token', None) is not None
         self.layer: int | None = None
+        self.window: Any = None
         # by layer
         self.grids: dict[int, tuple[int, int]] = {}
         self.tokens: dict[int, Tensor] = {}
@@ -99,26 +110,26 @@ class Watch:
     def installed(self) -> Iterator[None]:
         """Context in which a forward pass is recorded."""
         with ExitStack() as stack:
-            for layer, module in enumerate(self.encoder.layers_in_order()):
-                for handle in (
-                        module.register_forward_pre_hook(partial(self.entering, layer)),
-                        module.register_forward_hook(partial(self.leaving, layer),
-                                                     with_kwargs=True),
-                        module.attention_norm.register_forward_hook(partial(self.normed, layer))):
-                    stack.callback(handle.remove)
-            if self.encoder.norm is not None:
-                handle = self.encoder.norm.register_forward_hook(self.last_normed)
+            def keep(handle) -> None:
                 stack.callback(handle.remove)
+            for layer, module in enumerate(self.encoder.layers_in_order()):
+                keep(module.register_forward_pre_hook(partial(self.entering, layer)))
+                keep(module.register_forward_hook(self.leaving, with_kwargs=True))
+                keep(module.attention_norm.register_forward_hook(partial(self.normed, layer)))
+            if self.encoder.norm is not None:
+                keep(self.encoder.norm.register_forward_hook(self.last_normed))
             stack.enter_context(AttentionProbe(self.attended))
             yield
 
-    def entering(self, layer: int, module: nn.Module, args) -> None:
+    def entering(self, layer: int, module: Any, args) -> None:
         self.layer = layer
+        attention = module.attn if hasattr(module, 'attn') else module.self_attn
+        self.window = attention.window_size  # None for global attention
         # Swin's tokens are a map; other encoders pass the grid
         height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
         self.grids[layer] = height, width
 
-    def leaving(self, layer: int, module: nn.Module, args, kwargs, output: Tensor) -> None:
+    def leaving(self, module: nn.Module, args, kwargs, output: Tensor) -> None:
         if kwargs.get('num_queries') is not None:
             self.before = module.forward(*args, **{**kwargs, 'num_queries': None})
         self.layer = None
@@ -138,17 +149,12 @@ class Watch:
             return
         layer, grid, prefix = self.layer, self.grids[self.layer], self.num_prefix_tokens
         pitch = self.pixels[0] / grid[0], self.pixels[1] / grid[1]
-        if self.attention(layer).window_size is not None:
-            grid = to_2tuple(self.attention(layer).window_size)
+        if self.window is not None:
+            grid = to_2tuple(self.window)
         table = torch.from_numpy(distances(grid, pitch))
         query = 0 if self.class_token else prefix + center(grid)
         self.distance[layer] = mean_distance(weights, table, prefix)
-        self.maps[layer] = attention_map(weights, query, prefix, grid)
-
-    def attention(self, layer: int) -> Any:
-        """The attention of a layer; its ``window_size`` is None for global attention."""
-        block = self.encoder.layers_in_order()[layer]
-        return block.attn if hasattr(block, 'attn') else block.self_attn
+        self.maps[layer] = weights[:, :, query, prefix:].mean(dim=0).unflatten(-1, grid)
 
 
 @torch.no_grad()
@@ -168,8 +174,7 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
     sizes = {tuple(image.shape[-2:]) for image in images}
     if len(sizes) != 1:
         raise ValueError(f'expected images of one size, got {sorted(sizes) or "none"}')
-    height, width = sizes.pop()
-    pixels = height, width
+    pixels, = sizes
     training = {module for module in encoder.modules() if module.training}
     encoder.eval()
     try:
@@ -177,29 +182,28 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
             watch = Watch(encoder, pixels)
             with watch.installed():
                 outputs = encoder(image[None])
-            maps = [to_array(level[0].norm(dim=0)) for level in outputs
-                    if isinstance(level, Tensor) and level.ndim == 4]
-            seen.append((watch, maps))
+            seen.append((watch, [to_array(level[0].norm(dim=0)) for level in outputs
+                                 if isinstance(level, Tensor) and level.ndim == 4]))
     finally:
         for module in training:
             module.training = True
-    first = seen[0][0]
+    watches, maps = zip(*seen)
+    first, grid = watches[0], encoder.grid_of(pixels)
 
     def mean(name: str) -> list[np.ndarray]:
-        return [np.mean([to_array(getattr(watch, name)[layer]) for watch, _ in seen], axis=0)
+        return [np.mean([to_array(getattr(watch, name)[layer]) for watch in watches], axis=0)
                 for layer in range(encoder.depth)]
     return Record(
         tokens=mean('tokens'), num_prefix_tokens=first.num_prefix_tokens,
         grids=[first.grids[layer] for layer in range(encoder.depth)],
-        class_token=first.class_token,
-        last=last_norm(encoder, [watch for watch, _ in seen], encoder.grid_of(pixels)),
+        class_token=first.class_token, last=last_norm(encoder, watches, grid),
         attention_distance=mean('distance'), attention_maps=mean('maps'),
-        table=to_array(encoder.tables(encoder.grid_of(pixels))[0][0])[first.num_prefix_tokens:]
+        table=to_array(encoder.tables(grid)[0][0])[first.num_prefix_tokens:]
         if encoder.table_names else None,
-        feature_maps=[np.stack(levels) for levels in zip(*(maps for _, maps in seen))])
+        feature_maps=[np.stack(levels) for levels in zip(*maps)])
 
 
-def last_norm(encoder: Encoder, watches: list[Watch], grid: tuple[int, int]) -> LastNorm | None:
+def last_norm(encoder: Encoder, watches: Sequence[Watch], grid: tuple[int, int]) -> LastNorm | None:
     """What the watches recorded at the last LayerNorm, or None without one."""
     if encoder.norm is None:
         return None
@@ -208,7 +212,7 @@ def last_norm(encoder: Encoder, watches: list[Watch], grid: tuple[int, int]) -> 
     tokens = before.ndim == 3
     if not tokens:
         before, after = before[:, None], after[:, None]
-    added = post_norm(encoder, grid, pooled=not tokens)
-    return LastNorm(before, after, after if added is None else after + added, added,
+    return LastNorm(before, after, post_norm(encoder, grid, pooled=not tokens),
                     to_array(encoder.norm.weight), to_array(encoder.norm.bias),
-                    watches[0].grids[encoder.depth - 1] if tokens else None)
+                    watches[0].grids[encoder.depth - 1] if tokens else None,
+                    encoder.num_prefix_tokens if tokens else 0)

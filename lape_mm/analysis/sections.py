@@ -1,7 +1,7 @@
 """Arrays and numbers of a report, a section for each figure."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,13 @@ class Section:
     measure: Callable[[list[LayerPE], Record], tuple[Arrays, Numbers]]
 
 
-def layer_name(name: str, layer: int) -> str:
-    """Name of one layer's array."""
-    return f'{name}{layer:02d}'
+def layerwise(name: str, values: Sequence[np.ndarray | None]) -> Arrays:
+    """Named arrays of the layers that have one."""
+    return {f'{name}{layer:02d}': value for layer, value in enumerate(values) if value is not None}
 
 
 def by_layer(arrays: Mapping[str, np.ndarray], name: str) -> dict[int, np.ndarray]:
-    """Layer -> its array, of those named by `layer_name`."""
+    """Layer -> its array, of those named by `layerwise`."""
     return {int(key[len(name):]): value for key, value in arrays.items()
             if key.startswith(name) and key[len(name):].isdigit()}
 
@@ -50,85 +50,72 @@ def finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def added(entries: list[LayerPE]) -> list[np.ndarray | None]:
+    """The PE that is added to each layer's patches, (N, C); a bias is not."""
+    return [None if entry.way == 'attn_bias' else entry.patches for entry in entries]
+
+
 def measure_similarity(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``map{l}`` (h, w), ``matrix{l}`` (N, N), ``raw`` (h, w), of the table; all -1..1."""
-    arrays: Arrays = {}
-    means: list[float | None] = []
-    for layer, entry in enumerate(entries):
-        if entry.patches is None or entry.way == 'attn_bias':
-            means.append(None)
-            continue
-        patches, query = entry.patches, center(entry.grid)
-        count, mean = len(patches), None
-        if count <= MOST_PATCHES:
-            matrix = similarity(patches)
-            row = matrix[query]
-            arrays[layer_name('matrix', layer)] = matrix
-            mean = finite((matrix.sum() - count) / max(count * (count - 1), 1))
-        else:
-            row = np.array([cosine(patches[query], patch) for patch in patches])
-        means.append(mean)
-        arrays[layer_name('map', layer)] = row.reshape(entry.grid)
-    if arrays and record.table is not None:
-        query = record.table[center(record.grids[0])]
-        arrays['raw'] = np.array([cosine(query, patch) for patch in record.table]).reshape(
-            record.grids[0])
-    return arrays, {'mean similarity of two patches': means} if arrays else {}
+    def around(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+        return similarity(patches[[center(grid)]], patches).reshape(grid)
+
+    received = added(entries)
+    matrices = [None if patches is None or len(patches) > MOST_PATCHES else similarity(patches)
+                for patches in received]
+    maps = layerwise('map', [None if patches is None else around(patches, entry.grid)
+                             for entry, patches in zip(entries, received)])
+    if not maps:
+        return {}, {}
+    if record.table is not None:
+        maps['raw'] = around(record.table, record.grids[0])
+    return {**layerwise('matrix', matrices), **maps}, {'mean similarity of two patches': [
+        None if matrix is None else
+        float((matrix.sum() - len(matrix)) / max(len(matrix) * (len(matrix) - 1), 1))
+        for matrix in matrices]}
 
 
 def measure_bias(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``bias{l}`` (heads, h, w), of the patch in the middle to all patches, in logits."""
-    arrays = {layer_name('bias', layer): entry.patches[:, center(entry.grid)].reshape(
-        -1, *entry.grid) for layer, entry in enumerate(entries)
-        if entry.way == 'attn_bias' and entry.patches is not None}
-    return arrays, {'standard deviation': [float(value.std()) for value in arrays.values()]} \
-        if arrays else {}
+    return with_number('bias', 'standard deviation', np.std, [
+        entry.patches[:, center(entry.grid)].reshape(-1, *entry.grid) for entry in entries
+        if entry.way == 'attn_bias' and entry.patches is not None])
 
 
-def patches_of(values: np.ndarray, prefix: int) -> np.ndarray:
-    """(..., T, C) without prefix tokens; one vector an image stays as it is."""
-    return values[..., prefix:, :] if values.shape[-2] > prefix else values
-
-
-def last_tokens(record: Record, name: str) -> np.ndarray:
-    """A field of `LastNorm` without prefix tokens, (B, N, C); ``post_norm`` is (N, C)."""
-    prefix = record.num_prefix_tokens if record.last and record.last.grid else 0
-    return patches_of(getattr(record.last, name), prefix)
+def with_number(name: str, what: str, number: Callable, values: Sequence[np.ndarray]) \
+        -> tuple[Arrays, Numbers]:
+    """An array and a number of each layer."""
+    return layerwise(name, values), \
+        {what: [float(number(value)) for value in values]} if values else {}
 
 
 def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``tokens{l}`` and ``pe{l}`` (N, C), ``last_{before,after,with_position,pe}`` (T, C)."""
-    arrays: Arrays = {}
-    pe_norms: list[float | None] = []
-    token_norms: list[float | None] = []
-    for layer, (entry, tokens) in enumerate(zip(entries, record.tokens)):
-        tokens = patches_of(tokens, record.num_prefix_tokens)
-        arrays[layer_name('tokens', layer)] = tokens
-        token_norms.append(float(norms(tokens).mean()))
-        patches = None if entry.way == 'attn_bias' else entry.patches
-        pe_norms.append(None if patches is None else float(norms(patches).mean()))
-        if patches is not None:
-            arrays[layer_name('pe', layer)] = patches
-    if record.last is not None:
+    tokens = [tokens[record.num_prefix_tokens:] for tokens in record.tokens]
+    received, last = added(entries), record.last
+    arrays = {**layerwise('tokens', tokens), **layerwise('pe', received)}
+    if last is not None:
         for name in ('before', 'after', 'with_position'):
-            arrays[f'last_{name}'] = getattr(record.last, name).mean(axis=0)
-        if record.last.post_norm is not None:
-            arrays['last_pe'] = record.last.post_norm
-    return arrays, {'mean norm of a token': token_norms, 'mean norm of its PE': pe_norms}
+            arrays[f'last_{name}'] = getattr(last, name).mean(axis=0)
+        if last.post_norm is not None:
+            arrays['last_pe'] = last.post_norm
+    return arrays, {name: [None if rows is None else float(norms(rows).mean()) for rows in values]
+                    for name, values in (('mean norm of a token', tokens),
+                                         ('mean norm of its PE', received))}
 
 
 def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``correlation`` (L,), NaN for layers without PE; ``last`` (), with ``post_norm``."""
-    values = [correlation(patches_of(tokens, record.num_prefix_tokens), entry.patches)
-              if entry.patches is not None and entry.way != 'attn_bias' else float('nan')
-              for entry, tokens in zip(entries, record.tokens)]
+    values = [float('nan') if patches is None else
+              correlation(tokens[record.num_prefix_tokens:], patches)
+              for patches, tokens in zip(added(entries), record.tokens)]
     if not np.isfinite(values).any():
         return {}, {}
     arrays: Arrays = {'correlation': np.array(values)}
     numbers: Numbers = {'by layer': [*map(finite, values)]}
     if record.last is not None and record.last.post_norm is not None:
-        value = correlation(last_tokens(record, 'after').mean(axis=0),
-                            last_tokens(record, 'post_norm'))
+        value = correlation(record.last.patches('after').mean(axis=0),
+                            record.last.patches('post_norm'))
         arrays['last'], numbers['at the last LN'] = np.array(value), finite(value)
     return arrays, numbers
 
@@ -144,9 +131,8 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, N
     last = record.last
 
     def pooled(name: str) -> np.ndarray:
-        tokens = getattr(last, name).mean(axis=0)
-        return tokens[0] if record.class_token and last.grid else \
-            patches_of(tokens, record.num_prefix_tokens if last.grid else 0).mean(axis=0)
+        return getattr(last, name)[:, 0].mean(axis=0) if record.class_token and last.grid else \
+            last.patches(name).mean(axis=(0, 1))
     arrays = {'gamma': last.gamma, 'beta': last.beta,
               **{name: pooled(name) for name in ('before', 'after', 'with_position')}}
     # under averaged tokens the PE term is a constant vector, which adds to beta
@@ -164,7 +150,7 @@ def measure_token_norms(entries: list[LayerPE], record: Record) -> tuple[Arrays,
     """``before``, ``after``, ``with_position`` (B, h, w)."""
     if record.last is None or record.last.grid is None:
         return {}, {}
-    arrays = {name: norms(last_tokens(record, name)).reshape(-1, *record.last.grid)
+    arrays = {name: norms(record.last.patches(name)).reshape(-1, *record.last.grid)
               for name in ('before', 'after', 'with_position')}
 
     def spread(values: np.ndarray) -> float | None:
@@ -175,26 +161,17 @@ def measure_token_norms(entries: list[LayerPE], record: Record) -> tuple[Arrays,
 
 def measure_distance(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``distance{l}`` (heads,), in pixels."""
-    arrays = {layer_name('distance', layer): value
-              for layer, value in enumerate(record.attention_distance)}
-    return arrays, {'mean over heads, pixels': [float(value.mean())
-                                                for value in record.attention_distance]}
+    return with_number('distance', 'mean over heads, pixels', np.mean, record.attention_distance)
 
 
 def measure_attention(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``attention{l}`` (heads, h, w), shares of one."""
-    arrays = {layer_name('attention', layer): value
-              for layer, value in enumerate(record.attention_maps)}
-    return arrays, {'largest share of a patch': [float(value.max())
-                                                 for value in record.attention_maps]}
+    return with_number('attention', 'largest share of a patch', np.max, record.attention_maps)
 
 
 def measure_features(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
     """``level{k}`` (B, h, w), L2 norms over the channels."""
-    arrays = {layer_name('level', level): value
-              for level, value in enumerate(record.feature_maps)}
-    return arrays, {'mean norm by level': [float(value.mean()) for value in
-                                           record.feature_maps]} if arrays else {}
+    return with_number('level', 'mean norm by level', np.mean, record.feature_maps)
 
 
 SECTIONS = (

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from timm.layers import PatchEmbed
+from timm.layers import PatchEmbed, gen_relative_position_index
 from torch import Tensor, nn
 
 from lape_mm.position import KINDS, RELATIVE, ROTARY, PositionPlan, Rotary, build_joining
-from lape_mm.position.embedding import relative_index, relative_table
+from lape_mm.position.embedding import relative_table
 from lape_mm.registry import MODELS
 
 from .archs import resolve_vit
@@ -88,8 +88,8 @@ class VisionTransformer(Encoder):
         self.rope = Rotary(rotary, depth=depth, num_heads=sizes['num_heads'],
                            head_dim=dim // sizes['num_heads']) if rotary else None
         self.norm_pre = nn.LayerNorm(dim, eps=norm_eps) if sizes.get('norm_pre') else None
-        self.register_buffer('relative_index', relative_index(self.grid) if relative else None,
-                             persistent=False)
+        self.register_buffer('relative_index', gen_relative_position_index(self.grid)
+                             if relative else None, persistent=False)
         attention = dict(qk_norm=True) if sizes.get('qk_norm') else {}
         if rotary:
             attention['rotary_halves'] = ROTARY[rotary].halves

@@ -144,9 +144,7 @@ class ViTAdapter(VisionTransformer):
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
-        registers = self.num_prefix_tokens
-        if registers:
-            prefix, x = x[:, :registers], x[:, registers:]
+        registers = self.num_prefix_tokens  # which pass through the ViT's layers alone
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = to_pyramid([level + embed[:, None, None] for level, embed in
@@ -160,19 +158,17 @@ class ViTAdapter(VisionTransformer):
         maps = []
         for interaction, (first, last) in zip(cast('Sequence[Interaction]', self.interactions),
                                               self.interaction_indexes):
-            x = self.maybe_checkpoint(interaction.injector, x, grid_points, pyramid, shapes)
-            if registers:
-                x = torch.cat([prefix, x], dim=1)
+            patches = self.maybe_checkpoint(
+                interaction.injector, x[:, registers:], grid_points, pyramid, shapes)
+            x = torch.cat([x[:, :registers], patches], dim=1) if registers else patches
             for layer in range(first, last + 1):
                 x = self.maybe_checkpoint(self.blocks[layer], x, grid, **plan.layer(layer))
-            if registers:
-                prefix, x = x[:, :registers], x[:, registers:]
+            patches = x[:, registers:]
             for extractor in interaction.extractors:
-                pyramid = self.maybe_checkpoint(extractor, pyramid, pyramid_points, shapes, x, grid)
-            maps.append(x)
-        x = torch.cat([prefix, x], dim=1) if registers else x
-        x = self.run_last_norm(x, plan.post_norm)
-        maps[-1] = x[:, registers:] if registers else x
+                pyramid = self.maybe_checkpoint(extractor, pyramid, pyramid_points, shapes,
+                                                patches, grid)
+            maps.append(patches)
+        maps[-1] = self.run_last_norm(x, plan.post_norm)[:, registers:]
         maps = [to_maps(tokens, (grid,))[0]
                 for tokens in (maps[-1:] if self.variant == 'detection' else maps)]
         levels = [c1, *to_maps(pyramid, shapes)]

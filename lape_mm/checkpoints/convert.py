@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from timm.layers import gen_relative_position_index
 from torch import Tensor
 
 from lape_mm.position import position_table
-from lape_mm.position.embedding import relative_index
 
 from .files import CheckpointError, dataset_meta, named, read_checkpoint
 from .layouts import LAYOUTS, backbone_state, segmenter_state, unwrap, wrapper
@@ -178,7 +178,7 @@ def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if (2 * side - 1) ** 2 != len(table):
                 raise CheckpointError(f'lape cannot express this model: the grid of {key} is not '
                                       'square')
-            renewed[key.replace('bias_table', 'index')] = relative_index((side, side))
+            renewed[key.replace('bias_table', 'index')] = gen_relative_position_index((side, side))
         elif key == 'pos_embed' and table.shape[2] % 2 == 0:
             fixed = position_table('sincos_1d', grid=(1, table.shape[1]), dim=table.shape[2],
                                    num_prefix_tokens=0).detach()

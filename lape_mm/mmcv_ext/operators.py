@@ -282,8 +282,8 @@ def ms_deform_attn_backward(
         grad_weights: Tensor, im2col_step: int) -> None:
     """Fills the three gradients."""
     fill_gradients((grad_value, grad_locations, grad_weights), grad_output,
-                   lambda *inputs: ms_deform_attn_forward(
-                       inputs[0], spatial_shapes, level_start_index, *inputs[1:], im2col_step),
+                   lambda value, locations, weights: ms_deform_attn_forward(
+                       value, spatial_shapes, level_start_index, locations, weights, im2col_step),
                    (value, locations, weights))
 
 
@@ -342,8 +342,8 @@ def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad
                     grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
                     scale_factor: int) -> None:
     """Fills ``grad_input`` and ``grad_masks``."""
-    fill_gradients((grad_input, grad_masks), grad_output, lambda *inputs: reassemble(
-        *inputs, kernel_size, group_size, scale_factor), (rfeatures, masks))
+    fill_gradients((grad_input, grad_masks), grad_output, lambda features, masks: reassemble(
+        features, masks, kernel_size, group_size, scale_factor), (rfeatures, masks))
 
 
 def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:

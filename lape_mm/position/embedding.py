@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import Tensor, nn
 
 KINDS = ('learnable', 'sincos_1d', 'sincos_2d')
@@ -105,8 +104,3 @@ def relative_table(grid: tuple[int, int], num_heads: int) -> nn.Parameter:
     """Makes the table of a relative bias: zeros, as in the official LaPE code."""
     height, width = grid
     return nn.Parameter(torch.zeros((2 * height - 1) * (2 * width - 1), num_heads))
-
-
-def relative_index(grid: tuple[int, int]) -> Tensor:
-    """(N, N), query by key: the table row for each pair of the N = h * w patches."""
-    return gen_relative_position_index(grid)
