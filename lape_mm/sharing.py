@@ -13,21 +13,10 @@ from lape_mm.registry import WEIGHT_INITIALIZERS
 
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone')
-CARD = """---
-{{ card_data }}
----
-A backbone of lape_mm, {{ kind }}, with {{ parameters }} parameters and
-{{ joining }}. config.json has its arguments.
-
-```python
-import lape_mm
-model = lape_mm.{{ kind }}.from_pretrained('THIS_FOLDER_OR_REPOSITORY')
-```
-"""
 
 
 class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', license='apache-2.0',
-                  tags=['vision-transformer', 'position-embedding'], model_card_template=CARD):
+                  tags=['vision-transformer', 'position-embedding']):
     """Adds `save_pretrained`, `push_to_hub` and `from_pretrained` to a backbone.
 
     The mixin records the constructor's arguments. Loading requires every weight to fit; PE is
@@ -37,7 +26,6 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     _hub_mixin_config: Any  # the mixin's record of the arguments; it has no public accessor
     folded: Any
     grid: tuple[int, int]
-    joining: Any
 
     def save_pretrained(self, save_directory, **options):
         """Writes weights, config.json and model card, see the mixin.
@@ -60,12 +48,6 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     def hub_arguments(self) -> dict[str, Any]:
         """The constructor's arguments, without the source of the weights."""
         return dict(self._hub_mixin_config or {}, init_cfg=None)
-
-    def generate_model_card(self, *args, **options):
-        count = sum(parameter.numel() for parameter in self.parameters())
-        return super().generate_model_card(
-            *args, **options, kind=type(self).__name__, joining=self.joining,
-            parameters=f'{count:,}')
 
     def _save_pretrained(self, save_directory: Path) -> None:
         super()._save_pretrained(save_directory)
@@ -103,10 +85,3 @@ def _built(model: nn.Module) -> dict[str, Any]:
              if name[0] != '_' and name not in ('training', 'init_cfg', 'frozen_children')}
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     return {**shapes, **plain, 'its modules': str(model)}
-
-
-def __getattr__(name: str):
-    if name in ('from_pretrained', 'save_pretrained'):  # functions in version 0.1.0
-        raise ImportError(f'lape_mm.sharing.{name} is now a method of every backbone, which reads '
-                          f'the same folders: lape_mm.DeiT.{name}(..)')
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -72,8 +72,6 @@ def test_folders_of_version_0_1_0(tmp_path):
     assert DeiT.from_pretrained(folder, img_size=(64, 48)).grid == (4, 3)
     with pytest.raises(ValueError, match='is a DeiT: load it by DeiT.from_pretrained'):
         Swin.from_pretrained(folder)
-    with pytest.raises(ImportError, match='lape_mm.DeiT.from_pretrained'):
-        from lape_mm.sharing import from_pretrained  # noqa: F401  # as their cards say
 
 
 def test_position_embedding_is_resized_to_another_image_size(tmp_path):

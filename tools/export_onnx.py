@@ -19,7 +19,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--images', metavar='FOLDER',
                         help='images for the comparison and for the calibration of --int8 static '
                         '(default: those that the config tests on)')
-    parser.add_argument('--opset', type=int, default=18, help='of the file, 18 (default) to 23')
     parser.add_argument('--int8', choices=['dynamic', 'static'], help='quantise the file: '
                         'linear layers, or also convolutions with ranges of 64 images')
     arguments.add_model(parser)

@@ -10,13 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lape_mm.position import (
-    JoiningProtocol,
-    PositionPlan,
-    build_joining,
-    position_table,
-    resize_table,
-)
+from lape_mm.position import Joining, PositionPlan, build_joining, position_table, resize_table
 from lape_mm.position.embedding import RESIZE_MODES
 from lape_mm.position.joining import Carry
 from lape_mm.registry import WEIGHT_INITIALIZERS
@@ -69,11 +63,11 @@ class Encoder(HubBackbone):
     """
 
     checkpointing: tuple[bool | str, ...] = (False, True)
-    joining: JoiningProtocol
+    joining: Joining
     with_cp: bool | str
 
     def __init__(self, *, in_channels: int, img_size: int | Sequence[int], stride: int,
-                 dims: Sequence[int], joining: str | Mapping | JoiningProtocol,
+                 dims: Sequence[int], joining: str | Mapping | Joining,
                  pad_to: int | None = None, class_token: bool | None = False,
                  position: str | None = 'learnable', more_tokens: int = 0,
                  reg_tokens: int = 0, embed_class: bool = True, position_std: float = .02,
@@ -179,7 +173,7 @@ class Encoder(HubBackbone):
                                  self.last_pe_norm, self.carry(grid))
 
     def carry(self, grid: tuple[int, int]) -> Carry:
-        """How PE crosses to another grid between layers, see `JoiningProtocol.plan`."""
+        """How PE crosses to another grid between layers, see `Joining.plan`."""
         return {}
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:

@@ -62,12 +62,6 @@ TARGETS = {
     'vit_adapter': Target(r'(?!.*pe_norm\.|pos_embed\d).*', 'state_dict', prefix='backbone.',
                           whole=True),
 }
-# targets of version 0.1.0 -> what replaces them
-GONE = {**dict.fromkeys(('swin', 'ceit', 't2t', 'compact'),
-                        'lape_mm.checkpoints.layouts.LAYOUTS[{0!r}].theirs renames its weights'),
-        **dict.fromkeys(('segmenter', 'mmseg'), 'Segmenter files can only be read')}
-
-
 def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
     """Reads the weights of a checkpoint in any known layout.
 
@@ -118,8 +112,7 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
             read, or an existing ``out`` without ``force``. Nothing is written then.
     """
     if to not in TARGETS:
-        raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}'
-                              + (f'; {GONE[to].format(to)}' if to in GONE else ''))
+        raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}')
     out = Path(out)
     if out.exists() and not force:
         raise CheckpointError(f'{out} exists: choose another name, or --force')

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +21,7 @@ from .graph import Graph
 from .int8 import quantise
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
-OPSETS = (18, 23)  # of PyTorch's exporter; lower ones cannot express padding
-ROI_ALIGN = 21  # onnxruntime has no newer RoiAlign on the CPU
+OPSET = 18  # lower ones cannot express padding; onnxruntime has no RoiAlign above 21 on the CPU
 BATCHES = (1, 3)
 TOLERANCE = 1e-4
 # of detections: their scores, the overlap of their boxes, and the share that may have no partner,
@@ -35,8 +34,8 @@ class ExportError(ValueError):
 
 
 def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
-                opset: int = OPSETS[0], turned: bool = False, int8: str | None = None,
-                notes: Mapping | None = None) -> float:
+                turned: bool = False, int8: str | None = None, notes: Mapping | None = None) \
+        -> float:
     """Folds a model, exports its `Graph`, compares it with the unfolded model, and writes it.
 
     The file takes ``image``, see `Graph`, with any batch and one size. Its metadata has ``task``,
@@ -49,7 +48,6 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
         images: raw images to compare on, (channels, H, W) of one size, as the config's pipeline
             reads them; three are compared, fewer are repeated. int8='static' calibrates on all.
         out: file to write.
-        opset: of the file.
         turned: see `Graph`.
         int8: quantise the compared file: one of `INT8`, see `quantise`.
         notes: more metadata, such as the classes.
@@ -63,22 +61,18 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
         ExportError: the model cannot be exported, or the outputs differ; nothing is written.
     """
     require(*NEEDED)
-    if not OPSETS[0] <= opset <= OPSETS[1]:
-        raise ExportError(f'opset {opset}: expected {OPSETS[0]} to {OPSETS[1]}')
     size = tuple(images[0].shape[-2:])
     try:
         plain = Graph(model.eval(), size, turned=turned).eval()
         folded = Graph(fold(model, size), size, turned=turned).eval()
     except ValueError as error:
         raise ExportError(str(error)) from error
-    if plain.detector is not None and opset > ROI_ALIGN:
-        raise ExportError(f'opset {opset}: detectors need {OPSETS[0]} to {ROI_ALIGN}, whose '
-                          'RoiAlign onnxruntime has on the CPU')
     batch = torch.stack([images[index % len(images)] for index in range(max(BATCHES))]).float()
-    content = trace(folded, batch[:2], opset, {
+    content = trace(folded, batch[:2], {
         'task': folded.task, 'img_size': size, 'swaps_channels': folded.swaps_channels,
-        'mean': listed(folded.mean), 'std': listed(folded.std), 'folded': True,
-        'int8': int8, **(notes or {})})
+        **{name: None if values is None else values.flatten().tolist()
+           for name, values in (('mean', folded.mean), ('std', folded.std))},
+        'folded': True, 'int8': int8, **(notes or {})})
     difference = (compare if plain.detector is None else compare_detections)(content, plain, batch)
     tolerance = TOLERANCE if plain.detector is None else SCORE_TOLERANCE
     if not difference <= tolerance:  # nan included
@@ -88,13 +82,8 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
     return difference
 
 
-def listed(values: Tensor | None) -> list[float] | None:
-    """Mean or std, (channels, 1, 1), for the metadata."""
-    return None if values is None else values.flatten().tolist()
-
-
 @torch.no_grad()
-def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
+def trace(graph: Graph, images: Tensor, notes: Mapping) -> bytes:
     """The content of the file, for batches of images of this size, (2, channels, H, W).
 
     Raises:
@@ -104,7 +93,7 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             program = torch.onnx.export(
-                graph, (images,), dynamo=True, opset_version=opset, verbose=False,
+                graph, (images,), dynamo=True, opset_version=OPSET, verbose=False,
                 dynamic_shapes=({0: torch.export.Dim('batch')},),
                 input_names=['image'], output_names=graph.outputs,
                 custom_translation_table=translations())
@@ -114,9 +103,6 @@ def trace(graph: Graph, images: Tensor, opset: int, notes: Mapping) -> bytes:
         raise ExportError(f'PyTorch cannot export {type(graph.model).__name__} to ONNX: '
                           f'{first_line(cause, kind=True)}') from error
     proto = program.model_proto
-    written = {entry.version for entry in proto.opset_import if entry.domain == ''}
-    if written != {opset}:
-        raise ExportError(f'opset {opset}: the exporter can only write {max(written)}')
     for key, value in notes.items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, json.dumps(value)
@@ -134,13 +120,8 @@ def run_onnx(content: bytes, images: Tensor) -> list[Tensor]:
 def compare(content: bytes, graph: nn.Module, images: Tensor) -> float:
     """The largest difference between a file and a graph, relative to each output's scale.
 
-    Args:
-        content: of the file.
-        graph: the reference.
-        images: (B, channels, H, W); the batches of `BATCHES` are taken from it.
-
-    Returns:
-        the difference; inf if shapes differ or an output is not finite.
+    The first images, (B, channels, H, W), are run in batches of `BATCHES`. Returns inf if shapes
+    differ or an output is not finite.
     """
     worst = 0.
     for batch in BATCHES:
@@ -148,9 +129,8 @@ def compare(content: bytes, graph: nn.Module, images: Tensor) -> float:
         if [x.shape for x in ours] != [x.shape for x in theirs]:
             return float('inf')
         for a, b in zip(ours, theirs):
-            finite = torch.isfinite(a).all() and torch.isfinite(b).all()
-            gap = (a - b).abs().max() / b.abs().max().clamp(min=1e-12)
-            worst = max(worst, gap.item() if finite else float('inf'))
+            gap = ((a - b).abs().max() / b.abs().max().clamp(min=1e-12)).item()
+            worst = max(worst, gap if math.isfinite(gap) else float('inf'))
     return worst
 
 
@@ -158,10 +138,7 @@ def compare(content: bytes, graph: nn.Module, images: Tensor) -> float:
 def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
     """The largest difference between the scores of a file's and of mmdet's detections.
 
-    Args:
-        content: of the file.
-        graph: of the unfolded model.
-        images: (B, channels, H, W); the batches of `BATCHES` are taken from it.
+    As `compare`; ``graph`` is of the unfolded model.
 
     Raises:
         ExportError: labels, scores, boxes or masks differ by more than the tolerances above.
@@ -205,18 +182,13 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
 
 
 def write(content: bytes, out: Path) -> None:
-    """Writes a file completely, or leaves what was there.
-
-    Raises:
-        ExportError: it cannot be written.
-    """
-    part = out.with_name(f'.{out.name}.{os.getpid()}')
+    """Writes a file completely, or leaves what was there; ExportError if it cannot be written."""
+    part = out.with_name(f'.{out.name}.part')
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(content)
         part.replace(out)
     except OSError as error:
-        raise ExportError(f'{out}: cannot be written ({error.strerror})') from error
-    finally:
-        with suppress(OSError):  # there is nothing to remove
+        with suppress(OSError):  # there may be nothing to remove
             part.unlink()
+        raise ExportError(f'{out}: cannot be written ({error.strerror})') from error

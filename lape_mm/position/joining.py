@@ -18,10 +18,8 @@ Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 """
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,80 +59,12 @@ class PositionPlan:
 Carry = Mapping[int, Callable[[Tensor], Tensor]]
 
 
-@runtime_checkable
-class JoiningProtocol(Protocol):
-    """The interface between an encoder and its joining.
-
-    A new kind of joining implements `class_token`, `num_tables` and `plan`, and overrides the rest
-    if it has norms. An entry in `PRESETS` gives it a name for configs.
-    """
-
-    @property
-    def needs_table(self) -> bool:
-        """Whether it says nothing without a PE table, beside rotary PE."""
-        return True
-
-    @property
-    @abstractmethod
-    def class_token(self) -> bool:
-        """Whether the papers use it with a class token instead of averaged tokens."""
-
-    @abstractmethod
-    def num_tables(self, depth: int) -> int:
-        """The number of PE tables in an encoder with that many layers."""
-
-    @abstractmethod
-    def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
-             last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
-        """Turns PE into the plan of one forward.
-
-        Args:
-            tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
-            pe_norms: the L layers' norms, from `pe_norm`.
-            last_pe_norm: the norm after the last LayerNorm, from `pe_norm`.
-            carry: layer -> function that takes the previous layer's PE to this layer's grid and
-                channels, for layers where those change.
-        """
-
-    def check_depth(self, depth: int) -> None:
-        """Raises ValueError unless it works with that many layers."""
-        return
-
-    def without_post_norm(self) -> JoiningProtocol:
-        """The same joining for an encoder without a last LayerNorm."""
-        return self
-
-    def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
-        """Makes LN' for a layer, or for the last LayerNorm (``layer=None``), if it has one."""
-        return None
-
-    def bias_norm(self, keys: int) -> nn.LayerNorm | None:
-        """Makes the norm of a layer's relative bias over its keys; None for the plain bias.
-
-        Raises:
-            ValueError: the joining is undefined for a bias.
-        """
-        raise ValueError(f"joining={self}: position='relative' takes joining 'default' (the plain "
-                         "bias) or 'lape' (through a LayerNorm)")
-
-    def bias_plan(self, biases: Sequence[Tensor], norms: Sequence[nn.Module | None],
-                  num_prefix_tokens: int) -> PositionPlan:
-        """The plan of a relative bias.
-
-        Args:
-            biases: (1, heads, N, N) for each layer, over the N patches.
-            norms: the layers' norms, from `bias_norm`.
-            num_prefix_tokens: prefix tokens, whose rows and columns stay zero.
-        """
-        pad = (num_prefix_tokens, 0, num_prefix_tokens, 0)
-        nothing = (None,) * len(biases)
-        return PositionPlan(nothing, nothing, tuple(
-            F.pad(bias if norm is None else norm(bias), pad) for bias, norm in zip(biases, norms)))
-
-
 @dataclass(frozen=True)
-class Joining(JoiningProtocol):
+class Joining:
     """PE with LayerNorms of its own in every layer: default, LaPE, PVG, MPVG and variants.
+
+    It is the interface of an encoder to PE: another kind of joining is a subclass with its own
+    `plan`. An entry in `PRESETS` gives it a name for configs.
 
     Attributes:
         add_to_input: PE is added to the tokens before layer 0.
@@ -184,16 +114,19 @@ class Joining(JoiningProtocol):
 
     @property
     def needs_table(self) -> bool:
-        """All but the default, which rotary PE replaces."""
+        """Whether it says nothing without a PE table, beside rotary PE; all but the default."""
         return self.first_layer is not None or self.last is not None
 
     def without_post_norm(self) -> Joining:
+        """The same joining for an encoder without a last LayerNorm."""
         return replace(self, last=None)
 
     def num_tables(self, depth: int) -> int:
+        """The number of PE tables in an encoder with that many layers."""
         return 1
 
     def check_depth(self, depth: int) -> None:
+        """Raises ValueError unless it works with that many layers."""
         if self.first_layer is not None and self.first_layer >= depth:
             raise ValueError(f'joining.first_layer={self.first_layer} needs more than '
                              f'{self.first_layer} layers, got depth={depth}')
@@ -203,6 +136,7 @@ class Joining(JoiningProtocol):
                              f'embedding, expected None, 0 or one of {receiving}')
 
     def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
+        """Makes LN' for a layer, or for the last LayerNorm (``layer=None``), if it has one."""
         needed = self.last is not None if layer is None else \
             self.first_layer is not None and layer >= self.first_layer
         if not needed:
@@ -211,14 +145,42 @@ class Joining(JoiningProtocol):
             PositionNorm(self.norm, dim=dim, eps=eps)
 
     def bias_norm(self, keys: int) -> nn.LayerNorm | None:
-        if self == PRESETS['default']:
-            return None
-        if self == PRESETS['lape']:
-            return nn.LayerNorm(keys)  # with torch's eps, as in the official code
-        return super().bias_norm(keys)
+        """Makes the norm of a layer's relative bias over its keys; None for the plain bias.
+
+        Raises:
+            ValueError: the joining is undefined for a bias.
+        """
+        if self not in (PRESETS['default'], PRESETS['lape']):
+            raise ValueError(f"joining={self}: position='relative' takes joining 'default' (the "
+                             "plain bias) or 'lape' (through a LayerNorm)")
+        # with torch's eps, as in the official code
+        return nn.LayerNorm(keys) if self == PRESETS['lape'] else None
+
+    def bias_plan(self, biases: Sequence[Tensor], norms: Sequence[nn.Module | None],
+                  num_prefix_tokens: int) -> PositionPlan:
+        """The plan of a relative bias.
+
+        Args:
+            biases: (1, heads, N, N) for each layer, over the N patches.
+            norms: the layers' norms, from `bias_norm`.
+            num_prefix_tokens: prefix tokens, whose rows and columns stay zero.
+        """
+        pad = (num_prefix_tokens, 0, num_prefix_tokens, 0)
+        nothing = (None,) * len(biases)
+        return PositionPlan(nothing, nothing, tuple(
+            F.pad(bias if norm is None else norm(bias), pad) for bias, norm in zip(biases, norms)))
 
     def plan(self, tables: Sequence[Tensor], pe_norms: Sequence[nn.Module | None],
              last_pe_norm: nn.Module | None = None, carry: Carry | None = None) -> PositionPlan:
+        """Turns PE into the plan of one forward.
+
+        Args:
+            tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
+            pe_norms: the L layers' norms, from `pe_norm`.
+            last_pe_norm: the norm after the last LayerNorm, from `pe_norm`.
+            carry: layer -> function that takes the previous layer's PE to this layer's grid and
+                channels, for layers where those change.
+        """
         pos, = tables
         # what the next layer's norm takes, and what the last one does; None where there is no norm
         layer_input = None if self.first_layer is None else pos
@@ -241,7 +203,7 @@ class Joining(JoiningProtocol):
 
 
 @dataclass(frozen=True)
-class EveryLayer(JoiningProtocol):
+class EveryLayer(Joining):
     """PE added to the residual stream before every layer (LaPE, table 7: shared, unshared).
 
     Attributes:
@@ -249,7 +211,7 @@ class EveryLayer(JoiningProtocol):
     """
 
     own_tables: bool = False
-    class_token = True
+    needs_table = True
 
     def num_tables(self, depth: int) -> int:
         return depth if self.own_tables else 1
@@ -264,7 +226,7 @@ class EveryLayer(JoiningProtocol):
         return PositionPlan(tuple(residual), nothing, nothing)
 
 
-PRESETS: dict[str, JoiningProtocol] = {
+PRESETS: dict[str, Joining] = {
     'default': Joining(),
     'share': EveryLayer(),
     'unshare': EveryLayer(own_tables=True),
@@ -274,8 +236,8 @@ PRESETS: dict[str, JoiningProtocol] = {
 }
 
 
-def build_joining(spec: str | Mapping | JoiningProtocol, *, depth: int,
-                  class_token: bool | None = None) -> tuple[JoiningProtocol, bool]:
+def build_joining(spec: str | Mapping | Joining, *, depth: int,
+                  class_token: bool | None = None) -> tuple[Joining, bool]:
     """Builds a joining and checks it against the encoder.
 
     Args:
@@ -292,9 +254,8 @@ def build_joining(spec: str | Mapping | JoiningProtocol, *, depth: int,
     """
     if depth < 1:
         raise ValueError(f'depth={depth}: expected at least one layer')
-    joining: JoiningProtocol
     allowed = [field.name for field in fields(Joining)]
-    if isinstance(spec, JoiningProtocol):
+    if isinstance(spec, Joining):
         joining = spec
     elif isinstance(spec, Mapping):
         if unknown := sorted(set(spec) - set(allowed)):

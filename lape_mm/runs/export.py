@@ -15,7 +15,7 @@ from torch import Tensor
 from lape_mm.checkpoints.files import dataset_meta
 from lape_mm.checkpoints.layouts import unwrap
 from lape_mm.checkpoints.loader import install_safe_loader
-from lape_mm.export.onnx import BATCHES, NEEDED, OPSETS, ExportError, export_onnx
+from lape_mm.export.onnx import BATCHES, NEEDED, OPSET, ExportError, export_onnx
 from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import first_line
 
@@ -34,7 +34,7 @@ def export(args: Namespace) -> None:
 
     Args:
         args: config, checkpoint, out, img_size (None, side, or height and width), images (None
-            or a folder), opset, int8 (None, 'dynamic', 'static'), joining, cfg_options,
+            or a folder), int8 (None, 'dynamic', 'static'), joining, cfg_options,
             trust_checkpoint.
 
     Raises:
@@ -44,8 +44,6 @@ def export(args: Namespace) -> None:
     if lacking := missing(*NEEDED):
         raise RunError([install_hint(module) for module in lacking])
     # cheap checks before minutes of work
-    if not OPSETS[0] <= args.opset <= OPSETS[1]:
-        raise RunError(f'--opset {args.opset}: expected {OPSETS[0]} to {OPSETS[1]}')
     if Path(args.out).is_dir() or not args.out.endswith('.onnx'):
         raise RunError(f'{args.out}: expected a file name that ends with .onnx')
     if args.img_size and min(args.img_size) < 1:
@@ -73,12 +71,12 @@ def export(args: Namespace) -> None:
     try:
         with Console(stderr=True).status('exporting, and comparing with PyTorch'):
             difference = export_onnx(
-                model, images, args.out, opset=args.opset, turned=turned, int8=args.int8,
+                model, images, args.out, turned=turned, int8=args.int8,
                 notes=dict(notes, config=Path(args.config).name, joining=joining))
     except ExportError as error:
         raise RunError(str(error)) from error
     scale = 'in a score' if hasattr(model, 'roi_head') else "of the output's scale"
-    print(f'{args.out}: opset {args.opset}, images of {height} x {width} pixels in batches of any '
+    print(f'{args.out}: opset {OPSET}, images of {height} x {width} pixels in batches of any '
           f'size, {os.path.getsize(args.out) / 1e6:.1f} MB; onnxruntime and PyTorch differ by '
           f'{difference:.1e} {scale} on batches of {" and ".join(map(str, BATCHES))}'
           + (f', before {args.int8} INT8 quantisation' if args.int8 else ''))
