@@ -35,9 +35,10 @@ def serve(args: Namespace) -> None:
     """
     if missing('gradio'):
         raise RunError(install_hint('gradio'))
+    from lape_mm.runs.images import find_images
     apply_trust(args)
     models = open_models(args.model, args.joining or [])
-    examples = example_images(args.images)
+    examples = [str(path) for path in find_images(args.images, EXAMPLES)] if args.images else []
     os.environ.setdefault('GRADIO_ANALYTICS_ENABLED', 'False')
     with tempfile.TemporaryDirectory(prefix='lape_mm-demo-') as folder:  # for this user alone
         os.environ['GRADIO_TEMP_DIR'] = folder
@@ -50,14 +51,6 @@ def serve(args: Namespace) -> None:
             raise RunError(f'--port {args.port}: {error}') from error
         finally:
             page.close()
-
-
-def example_images(folder: str | None) -> list[str]:
-    """Paths of the first images below a folder."""
-    if not folder:
-        return []
-    from lape_mm.runs.images import find_images
-    return [str(path) for path in find_images(folder, EXAMPLES)]
 
 
 def build(models: Mapping[str, Predict], examples: list[str], score: float) -> Any:
@@ -117,46 +110,31 @@ def checked(path: str) -> Image.Image:
     """Reads an upload; ValueError with a message for its user."""
     try:
         with Image.open(path) as file:
-            if file.width * file.height > MOST_PIXELS:
-                raise ValueError(f'The image has {file.width} x {file.height} pixels; at most '
-                                 f'{MOST_PIXELS / 1e6:.0f} million are read.')
-        return read_image(path)
-    except ValueError as error:
-        text = str(error)
-        raise ValueError(text if text.startswith('The image') else
-                         f'{Path(path).name} cannot be read as an image.') from None
+            width, height = file.size
+        if width * height <= MOST_PIXELS:
+            return read_image(path)
     except Exception:  # a decoder may raise anything
         raise ValueError(f'{Path(path).name} cannot be read as an image.') from None
+    raise ValueError(f'The image has {width} x {height} pixels; at most {MOST_PIXELS / 1e6:.0f} '
+                     'million are read.')
 
 
 def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[Any, str]]:
     """The figures of tools/analyze_position.py for one image, with their titles."""
-    from io import BytesIO
-
-    import numpy as np
-
-    from lape_mm.analysis.figures import draw as draw_figure
     from lape_mm.analysis.pe_per_layer import find_encoder
-    from lape_mm.analysis.sections import SECTIONS
-    from lape_mm.analysis.write import analyse
+    from lape_mm.analysis.write import analyse, write_report
     from lape_mm.runs.analysis import own_size
     from lape_mm.runs.images import load_images
     parts: dict[str, Any] = {}
     pictures: list = []
-    with tempfile.NamedTemporaryFile(suffix='.png') as file:
-        picture.save(file.name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'image.png')
+        picture.save(path)
         for name, model in models.items():
             assert isinstance(model, TorchModel)
-            images, pictures = load_images(model.cfg, model.model, [Path(file.name)],
+            images, pictures = load_images(model.cfg, model.model, [path],
                                            own_size(find_encoder(model.model)))
-            parts[name] = analyse(model.model, images).parts
-    found = []
-    for section in SECTIONS:
-        arrays = {name: part[section.key][0] for name, part in parts.items()
-                  if section.key in part}
-        if arrays:
-            png = BytesIO()
-            draw_figure(section.key, arrays, pictures).savefig(png, format='png', dpi=90)
-            found.append((np.asarray(Image.open(png).convert('RGB')),
-                          f'{section.title}: {section.meaning}'))
-    return found
+            parts[name] = analyse(model.model, images)
+        return [(Image.open(Path(folder, row['figures'][0])).convert('RGB'),
+                 f'{row["title"]}: {row["meaning"]}')
+                for row in write_report(parts, pictures, Path(folder), 'lape_mm')]
