@@ -168,8 +168,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('layout', choices=LAYOUTS)
     parser.add_argument('root', help='folder of the data set')
     parser.add_argument('--image-size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'))
-    for name in ('--num-train', '--num-val', '--seed'):
-        parser.add_argument(name, type=int)
+    parser.add_argument('--num-train', type=int)
+    parser.add_argument('--num-val', type=int)
+    parser.add_argument('--seed', type=int)
     try:
         prepare(**vars(parser.parse_args(argv)))
     except (ValueError, FileExistsError) as error:
