@@ -1,7 +1,7 @@
 """Parameter counts of our models beside tables 1 and 2 of the MPVG paper."""
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import torch
@@ -75,8 +75,3 @@ def parameter_table() -> list[Cell]:
             cells.append(Cell(table, model, joining, paper, ours, compare(ours, paper),
                               NOTES.get((model, joining), '')))
     return cells
-
-
-def as_dicts(cells: list[Cell]) -> list[dict]:
-    """The cells for JSON."""
-    return [asdict(cell) for cell in cells]

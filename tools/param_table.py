@@ -35,9 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
 
     def run() -> None:
-        from lape_mm.parameters import as_dicts, parameter_table
+        from lape_mm.parameters import parameter_table
         cells = parameter_table()
-        print(json.dumps(as_dicts(cells), indent=1)) if args.json else show(cells)
+        print(json.dumps([vars(cell) for cell in cells], indent=1)) if args.json else show(cells)
 
     return exit_status(run)
 

@@ -49,12 +49,7 @@ def to_pyramid(maps: Sequence[Tensor]) -> Tensor:
 
 
 class SpatialPriorModule(nn.Module):
-    """The convolutional stem: an image to maps of strides 4, 8, 16 and 32.
-
-    Args:
-        inplane: channels of its first convolution.
-        dim: channels C of the output maps.
-    """
+    """The convolutional stem: an image to maps of strides 4, 8, 16 and 32."""
 
     def __init__(self, *, inplane: int, dim: int, in_channels: int = 3):
         super().__init__()

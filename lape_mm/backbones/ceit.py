@@ -29,11 +29,6 @@ class ImageToTokens(nn.Module):
     """The stem: a convolution, BatchNorm and max pooling to a quarter, then patches of 4 x 4.
 
     Without activation, as in the official ceit_model.py. The children's names are the same.
-
-    Args:
-        in_channels: of the image.
-        stem_channels: between the convolution and the patches.
-        embed_dim: channels C of the result.
     """
 
     def __init__(self, *, in_channels: int, stem_channels: int, embed_dim: int):
@@ -56,10 +51,6 @@ class LeFF(nn.Module):
 
     Prefix tokens pass unchanged; the residual sum therefore adds ``norm2(cls)`` to the class token,
     as in the official code.
-
-    Args:
-        dim: channels C.
-        hidden: channels between.
     """
 
     def __init__(self, *, dim: int, hidden: int):

@@ -28,14 +28,8 @@ class DeformableAttention(nn.Module):
     """Multi-scale deformable attention (Deformable DETR), as ViT-Adapter uses it.
 
     Sampling locations and weights stay in float32 under autocast. Unlike mmcv's module, this one
-    has no dropout and does not add the query.
-
-    Args:
-        dim: channels C.
-        num_heads: heads.
-        levels: number of maps that are sampled.
-        points: samples per head and map.
-        ratio: channels of the values, relative to C.
+    has no dropout and does not add the query. Each head samples ``points`` places of each of the
+    ``levels`` maps; its values have ``ratio`` times C channels.
     """
 
     def __init__(self, *, dim: int, num_heads: int, levels: int, points: int, ratio: float = 1.):

@@ -51,8 +51,6 @@ class Attention(nn.Module):
     the official one has not, are keys in every window; as queries they attend to all tokens.
 
     Args:
-        dim: channels C.
-        num_heads: heads; divides C.
         qkv_bias: whether ``qkv`` has a bias, or 'qv' for q and v alone.
         qk_norm: a LayerNorm over the channels of a head, for q and for k, with ``norm_eps``.
         rotary_halves: see `lape_mm.position.rotary.RotaryKind`.
@@ -146,8 +144,6 @@ class Block(EncoderLayer):
     ``x + MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper).
 
     Args:
-        dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
-        drop_path: probability of dropping a residual branch, per sample.
         mlp: form of the MLP, see `lape_mm.backbones.DeiT`.
         layer_scale: initial value of ``gamma1`` and ``gamma2``, (C,) each; 0 for none.
         pe_norm: the joining's norm of PE for this layer, or None.

@@ -49,10 +49,8 @@ class SwinBlock(EncoderLayer):
     ``min(resolution) <= window_size``).
 
     Args:
-        dim, num_heads, mlp_ratio, qkv_bias, norm_eps: of the transformer.
         window: (h, w) in tokens.
         shifted: whether the windows are shifted by half their size.
-        drop_path: probability of dropping a residual branch, per sample.
         pe_norm: the joining's norm of PE for this layer, or None.
     """
 

@@ -29,7 +29,6 @@ class TokenPerformer(nn.Module):
     Args:
         dim: channels of the input.
         token_dim: channels D of the output, even.
-        norm_eps: of its LayerNorms.
     """
 
     def __init__(self, *, dim: int, token_dim: int, norm_eps: float = 1e-5):
@@ -68,12 +67,6 @@ class TokensToToken(nn.Module):
     """The stem: three times, overlapping neighbourhoods become tokens; layers mix them between.
 
     Names and initialisation are those of the official models/t2t_vit.py.
-
-    Args:
-        in_channels: of the image.
-        token_dim: channels D of the layers, even.
-        embed_dim: channels C of the result.
-        norm_eps: of their LayerNorms.
 
     Raises:
         ValueError: for an odd ``token_dim``.

@@ -86,38 +86,26 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
         method: 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
     """
     low, high = (side.numpy().astype(np.float32) for side in boxes.split(2, dim=1))
-    score = scores.numpy().astype(np.float32)  # a copy, like low and high
+    score = scores.numpy().astype(np.float32)  # a copy
     area = (high - low + np.float32(offset)).prod(axis=1)
-    index = np.arange(len(score))
-    done, count = 0, len(score)
-    while done < count:
-        # empty boxes give NaN, which counts as the maximum only in the first place
-        best = done if np.isnan(score[done]) else done + int(np.nanargmax(score[done:count]))
-        for entries in (low, high, score, area, index):
-            entries[[done, best]] = entries[[best, done]]
-        dets[done] = torch.from_numpy(np.concatenate([low[done], high[done], score[done, None]]))
-        rest = slice(done + 1, count)
-        sides = np.minimum(high[rest], high[done]) - np.maximum(low[rest], low[done])
+    kept: list[int] = []
+    rest = np.arange(len(score))
+    while len(rest):
+        best = rest[score[rest].argmax()]
+        dets[len(kept)] = torch.from_numpy(np.concatenate([low[best], high[best], score[[best]]]))
+        kept.append(int(best))
+        rest = rest[rest != best]
+        sides = np.minimum(high[rest], high[best]) - np.maximum(low[rest], low[best])
         shared = np.maximum(sides + np.float32(offset), 0).prod(axis=1)
-        with np.errstate(divide='ignore', invalid='ignore'):  # of two empty boxes
-            iou = shared / (area[done] + area[rest] - shared)
+        iou = shared / np.maximum(area[best] + area[rest] - shared, np.float32(1e-12))
         if method == 2:
             # NumPy's exp rounds float32 differently from C's
-            decay = np.exp(-(iou * iou) / np.float32(sigma), dtype=np.float64)
-            score[rest] *= decay.astype(np.float32)
+            decay = np.exp(-(iou * iou) / np.float32(sigma), dtype=np.float64).astype(np.float32)
         else:
-            decay = 1 - iou if method == 1 else np.zeros_like(iou)
-            score[rest] *= np.where(iou >= np.float32(iou_threshold), decay, np.float32(1))
-        place = done + 1
-        while place < count:  # the last box replaces one below min_score
-            if score[place] < np.float32(min_score):
-                count -= 1
-                for entries in (low, high, score, area, index):
-                    entries[place] = entries[count]
-            else:
-                place += 1
-        done += 1
-    return torch.from_numpy(index[:count].copy())
+            decay = np.where(iou >= np.float32(iou_threshold), (1 - iou) * (method == 1), 1)
+        score[rest] *= decay
+        rest = rest[score[rest] >= np.float32(min_score)]
+    return torch.tensor(kept, dtype=torch.long)
 
 
 # regions of interest: rois are (K, 5), image and x1, y1, x2, y2

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lape_mm import fold
 from lape_mm.backbones import DeiT
 from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
 from lape_mm.checkpoints.convert import TARGETS, convert
@@ -88,24 +87,6 @@ def test_timm_takes_the_file(tmp_path):
         torch.testing.assert_close(theirs(image), expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize('to, options', [
-    ('mmpretrain', dict(type='VisionTransformer', arch='deit-tiny', img_size=224, pre_norm=False)),
-    ('mmpretrain', dict(type='DistilledVisionTransformer', arch='deit-tiny', img_size=224))])
-def test_mmpretrain_takes_the_file(to, options, tmp_path):
-    pytest.importorskip('mmpretrain')
-    from mmengine.registry import init_default_scope
-    from mmpretrain.registry import MODELS
-    init_default_scope('mmpretrain')  # whatever ran before
-    theirs = MODELS.build(options)
-    ours = DeiT(arch='tiny', distilled='Distilled' in options['type'])
-    torch.save({'state_dict': {f'backbone.{key}': value
-                               for key, value in ours.state_dict().items()}}, tmp_path / 'o.pth')
-    convert(tmp_path / 'o.pth', tmp_path / 'mm.pth', to)
-    state = {key.removeprefix('backbone.'): value
-             for key, value in read_checkpoint(tmp_path / 'mm.pth')['state_dict'].items()}
-    assert not theirs.load_state_dict(state).missing_keys
-
-
 @pytest.mark.parametrize('name', READ)
 def test_what_is_read_becomes_ours_and_nothing_else(name, tmp_path):
     state = read_checkpoint(GOLDENS / f'{name}.pt')['state_dict']
@@ -175,15 +156,6 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     convert(source, tmp_path / 'there.pth', 'timm', force=True)
     with pytest.raises(CheckpointError, match='nowhere'):
         convert(source, tmp_path / 'nowhere' / 'x.pth', 'timm')
-
-
-def test_a_folded_model_cannot_be_converted(tmp_path):
-    model = fold(DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32,
-                      joining='lape'), 32)
-    torch.save({'state_dict': {f'backbone.{key}': value
-                               for key, value in model.state_dict().items()}}, tmp_path / 'f.pth')
-    with pytest.raises(CheckpointError, match='folded'):
-        convert(tmp_path / 'f.pth', tmp_path / 'theirs.pth', 'timm')
 
 
 def test_names_of_classes_go_along(tmp_path):

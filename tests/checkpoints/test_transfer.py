@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from lape_mm.backbones import DeiT, ViTAdapter
+from lape_mm.backbones import DeiT, Swin, ViTAdapter
 from lape_mm.checkpoints import CheckpointError, load_backbone
 from lape_mm.position import resize_table
 
@@ -97,18 +97,6 @@ def test_distilled_checkpoint(tmp_path):
     assert report.share == 1.
     assert {'dist_token', 'head_dist.weight', 'pos_embed[:, 1:2]'} <= set(report.unused)
     assert torch.equal(model.pos_embed, source.pos_embed)
-
-
-def test_an_adapters_own_checkpoint(tmp_path):
-    for joining in JOININGS:
-        source = ViTAdapter(arch=ADAPTER, img_size=64, joining=joining)
-        path = save(source, tmp_path / 'v.pth', prefix='backbone.', wrapper='state_dict')
-        model = ViTAdapter(arch=ADAPTER, img_size=96, joining=joining)
-        report = load_backbone(model, path)
-        assert report.share == 1. and not report.new and not report.unused
-        assert torch.equal(model.spm.fc1.weight, source.spm.fc1.weight)
-        count = model.num_prefix_tokens
-        assert torch.equal(model.pos_embed[:, :count], source.pos_embed[:, :count])
 
 
 @pytest.mark.parametrize('joining', ['lape', 'mpvg'])
@@ -286,3 +274,28 @@ def test_init_cfg_works_whatever_the_default_scope_is(tmp_path):
     path = save(classifier(), tmp_path / 'c.pth')
     with DefaultScope.overwrite_default_scope('mmdet'):
         DeiT(arch=ARCH, img_size=64, init_cfg=dict(checkpoint=path)).init_weights()
+
+
+def test_timms_swin_merges_at_the_start_of_a_stage(tmp_path):
+    timm = pytest.importorskip('timm')
+    theirs = timm.create_model('swin_tiny_patch4_window7_224', img_size=32, window_size=2,
+                               embed_dim=8, num_heads=(1, 2, 4, 8), depths=(2, 2, 2, 2)).eval()
+    torch.save(theirs.state_dict(), tmp_path / 'timm.pth')
+    ours = Swin(arch=dict(embed_dim=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8),
+                                    window_size=2), img_size=32, position=None).eval()
+    report = load_backbone(ours, str(tmp_path / 'timm.pth'), min_share=1.)
+    assert not report.missing, report
+    image = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(image)[0], theirs.forward_head(
+            theirs.forward_features(image), pre_logits=True), rtol=0, atol=1e-5)
+
+
+def test_the_average_of_the_weights_comes_first(tmp_path):
+    model = classifier()
+    average = model.state_dict()
+    torch.save({'state_dict': {key: torch.zeros_like(value) for key, value in average.items()},
+                'state_dict_ema': average}, tmp_path / 'both.pth')
+    other = DeiT(arch=ARCH, img_size=64)
+    load_backbone(other, str(tmp_path / 'both.pth'), min_share=1.)
+    assert torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
