@@ -59,6 +59,7 @@ class Swin(Encoder):
             `lape_mm.position.Joining`.
         position: 'learnable', 'sincos_1d' or 'sincos_2d'; None for no table, as in the official
             Swin, with joining 'default' alone.
+        relative_bias: False leaves out the relative position bias, so that PE is absolute alone.
         out_indices: None for the pooled vector; otherwise stages, ending with the last one, whose
             maps are returned. The other maps pass a LayerNorm of their own, ``norm{stage}``, as
             in mmdet.
@@ -68,10 +69,10 @@ class Swin(Encoder):
 
     def __init__(self, *, arch: str | Mapping = 'tiny', img_size: int | Sequence[int] = 224,
                  patch_size: int = 4, in_channels: int = 3, joining: str | Mapping = 'default',
-                 position: str | None = 'learnable', out_indices: Sequence[int] | None = None,
-                 drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-5, with_cp: bool = False, frozen: bool = False,
-                 init_cfg: dict | None = None):
+                 position: str | None = 'learnable', relative_bias: bool = True,
+                 out_indices: Sequence[int] | None = None, drop_path_rate: float = 0.,
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-5, with_cp: bool = False,
+                 frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS, needed=NEEDED)
         depths, heads = sizes['depths'], sizes['num_heads']
         if not isinstance(depths, Sequence) or not isinstance(heads, Sequence) \
@@ -105,7 +106,8 @@ class Swin(Encoder):
             window = min(grid[0], sizes['window_size']), min(grid[1], sizes['window_size'])
             blocks = [SwinBlock(dim=dim, num_heads=num_heads, window=window, shifted=index % 2 == 1,
                                 mlp_ratio=sizes['mlp_ratio'], qkv_bias=sizes['qkv_bias'],
-                                norm_eps=norm_eps, drop_path=self.drop_path_rates[layer],
+                                relative_bias=relative_bias, norm_eps=norm_eps,
+                                drop_path=self.drop_path_rates[layer],
                                 pe_norm=self.joining.pe_norm(layer, dim=dim, eps=norm_eps))
                       for index, layer in enumerate(layers)]
             # timm's type asks for a class, but any callable works

@@ -50,17 +50,22 @@ class SwinBlock(EncoderLayer):
 
     Args:
         window: (h, w) in tokens.
+        relative_bias: whether the logits have a relative position bias.
         shifted: whether the windows are shifted by half their size.
         pe_norm: the joining's norm of PE for this layer, or None.
     """
 
     def __init__(self, *, dim: int, num_heads: int, window: tuple[int, int], shifted: bool,
                  mlp_ratio: float, qkv_bias: bool, norm_eps: float, drop_path: float = 0.,
-                 pe_norm: nn.Module | None = None):
+                 relative_bias: bool = True, pe_norm: nn.Module | None = None):
         super().__init__()
         self.shifted, self.pe_norm = shifted, pe_norm
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = WindowAttention(dim, num_heads, window_size=window, qkv_bias=qkv_bias)
+        if not relative_bias:  # timm's attention adds zeros that are no parameter
+            table = torch.zeros_like(self.attn.relative_position_bias_table)
+            del self.attn.relative_position_bias_table
+            self.attn.register_buffer('relative_position_bias_table', table, persistent=False)
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
         self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)

@@ -44,6 +44,12 @@ def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, s
     return next(iter(others), None), next(iter(rotary), None)
 
 
+def quarter_windows(depth: int, size: int) -> list[int | None]:
+    """Each layer's window size: None, global attention, in the last layer of each quarter."""
+    return [None if 4 * (layer + 1) // depth > 4 * layer // depth else size
+            for layer in range(depth)]
+
+
 class VisionTransformer(Encoder):
     """The plain ViT: a stem, prefix tokens, blocks of equal size and a last LayerNorm.
 
@@ -221,6 +227,9 @@ class DeiT(VisionTransformer):
             here it stays, beside the mean of the patches.
         out_indices: None for the pooled vector; otherwise layers, ending with the last one, whose
             maps are returned.
+        window_size: side in tokens of the windows of all layers but the last of each quarter
+            (ViTDet, 14); None for global attention. See `lape_mm.backbones.layers.Attention`:
+            windows are filled up as in ViT-Adapter, and ViTDet's relative bias is not there.
         interpolation: 'bicubic', 'bilinear' or 'bicubic_antialias' (timm's); None for the
             architecture's.
         norm_eps: of every LayerNorm; None for the architecture's.
@@ -237,17 +246,24 @@ class DeiT(VisionTransformer):
                  in_channels: int = 3, joining: str | Mapping = 'default',
                  position: str | None = None, class_token: bool | None = None,
                  distilled: bool = False, out_indices: Sequence[int] | None = None,
-                 drop_path_rate: float = 0., interpolation: str | None = None,
-                 norm_eps: float | None = None, with_cp: bool = False, frozen: bool = False,
-                 init_cfg: dict | None = None):
+                 window_size: int | None = None, drop_path_rate: float = 0.,
+                 interpolation: str | None = None, norm_eps: float | None = None,
+                 with_cp: bool = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes, given = resolve_vit(arch, img_size=img_size, patch_size=patch_size,
                                    position=position, interpolation=interpolation,
                                    norm_eps=norm_eps)
-        patch_size = given.pop('patch_size')
+        patch_size, layers = given.pop('patch_size'), None
+        if window_size is not None:
+            check_count('window_size', window_size)
+            if given['position'] == RELATIVE:
+                raise ValueError(f'window_size={window_size} with position={RELATIVE!r}: expected '
+                                 'window_size=None, or another position')
+            layers = [dict(attention=dict(window_size=window))
+                      for window in quarter_windows(sizes['depth'], window_size)]
         super().__init__(
             sizes=sizes, stride=patch_size,
             stem=patch_embed(patch_size=patch_size, in_channels=in_channels, sizes=sizes),
-            in_channels=in_channels, joining=joining,
+            in_channels=in_channels, joining=joining, layers=layers,
             class_token=sizes['class_token'] and class_token, distilled=distilled,
             last_norm=None if sizes['fc_norm'] else True, drop_path_rate=drop_path_rate,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg, **given)

@@ -116,3 +116,17 @@ def test_windows_are_no_larger_than_the_map_they_are_made_for():
     tables = [len(block.attn.relative_position_bias_table) for block in model.layers_in_order()]
     assert tables == [25] * 3 + [15] * 2 + [3] * 2
     assert model.eval()(torch.randn(1, 3, 52, 52))[0].isfinite().all()
+
+
+@torch.no_grad()
+def test_without_relative_bias_equals_a_bias_of_zeros():
+    model, image = randomise(tiny()).eval(), torch.randn(2, 3, 40, 40)
+    plain = tiny(relative_bias=False).eval()
+    state = {key: torch.zeros_like(value) if key.endswith('bias_table') else value
+             for key, value in model.state_dict().items()}
+    before = model(image)[0]
+    model.load_state_dict(state)
+    assert plain.load_state_dict(state, strict=False).missing_keys == []
+    torch.testing.assert_close(plain(image)[0], model(image)[0])
+    assert not torch.allclose(before, model(image)[0])
+    assert not [name for name, _ in plain.named_parameters() if name.endswith('bias_table')]

@@ -1,0 +1,60 @@
+"""The feature pyramid of a plain ViT (ViTDet)."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+
+from lape_mm.registry import MODELS
+
+from .layers import to_output
+
+
+@MODELS.register_module()
+class SimpleFPN(nn.Module):
+    """Feature pyramid from the last map of a plain ViT alone, a neck for mmdet and mmseg.
+
+    From the map x of stride 16, with deconvolutions of kernel and stride 2 (ViTDet, ECCV 2022,
+    section 3, as in detectron2's ``SimpleFeaturePyramid``)::
+
+        stride 4    deconv(GELU(LN(deconv(x))))     C -> C / 2 -> C / 4 channels
+        stride 8    deconv(x)                       C -> C / 2
+        stride 16   x
+        stride 32   max-pooling of 2 x 2
+
+    then LN(conv 1 x 1) and LN(conv 3 x 3) at each stride, without biases; every LayerNorm is over
+    channels. Further maps are every other pixel of the one before.
+
+    Args:
+        in_channels: C of the ViT.
+        out_channels: of each map.
+        num_outs: how many maps, at least 4; strides 4, 8, 16, 32, 64, ...
+    """
+
+    def __init__(self, *, in_channels: int, out_channels: int = 256, num_outs: int = 4):
+        super().__init__()
+        half, quarter = in_channels // 2, in_channels // 4
+        scales: list[tuple[int, list[nn.Module]]] = [
+            (quarter, [nn.ConvTranspose2d(in_channels, half, 2, stride=2), LayerNorm2d(half),
+                       nn.GELU(), nn.ConvTranspose2d(half, quarter, 2, stride=2)]),
+            (half, [nn.ConvTranspose2d(in_channels, half, 2, stride=2)]),
+            (in_channels, []),
+            (in_channels, [nn.MaxPool2d(2)])]
+        self.levels = nn.ModuleList(nn.Sequential(
+            *scale,
+            nn.Conv2d(channels, out_channels, 1, bias=False), LayerNorm2d(out_channels),
+            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+            LayerNorm2d(out_channels)) for channels, scale in scales)
+        self.num_outs = num_outs
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Maps of a ViT, the last of them (B, C, h, w), to ``num_outs`` maps.
+
+        They are (B, out_channels, 4 h, 4 w), then half of that, rounded down, and so on.
+        """
+        outputs = [level(maps[-1]) for level in self.levels]
+        while len(outputs) < self.num_outs:
+            outputs.append(F.max_pool2d(outputs[-1], 1, stride=2))
+        return tuple(to_output(one) for one in outputs)
