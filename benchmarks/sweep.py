@@ -83,13 +83,13 @@ def attempt(name: str, backbone: str, pipe) -> None:
     pipe.send(result)
 
 
-def try_config(name: str, backbone: str, size: int) -> str:
+def try_config(name: str, backbone: str | None, size: int, options: dict | None = None) -> str:
     """Loads, checks and builds a config, and does one training and one validation step.
 
     Returns:
         names of the backbone's parameters without a gradient, '' for none.
     """
-    cfg = load_config(name, backbone=backbone)
+    cfg = load_config(name, backbone=backbone, options=options)
     for _, node in walk({'model': cfg.model}):
         node.pop('teacher_ckpt', None)  # not fetched
         if str(node.get('type')).endswith('SyncBN'):  # for one process

@@ -1,4 +1,7 @@
-"""Every config parses, keeps the house's rules, and builds its model through its own toolbox."""
+"""Every config parses, keeps the house's rules, and builds its model through its own toolbox.
+
+Those over further heads and data sets take a step of training and of validation, too.
+"""
 import re
 from functools import cache
 from pathlib import Path
@@ -7,19 +10,20 @@ import pytest
 
 pytest.importorskip('mmengine')
 
+import sweep  # noqa: E402
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.config import our_backbones  # noqa: E402
+from lape_mm.runs.config import our_backbones, walk  # noqa: E402
 
 ROOT = Path(__file__).parents[1] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
                  if '_base_' not in path.parts)
 
 def size_of(name: str) -> str | None:
-    return next((size for size in ('tiny', 'small', 'base') if f'-{size}-' in name), None)
+    return next((size for size in ('tiny', 'small', 'base', 'large') if f'-{size}-' in name), None)
 
 
 def published(name: str) -> str | None:
@@ -63,3 +67,32 @@ def test_model_builds(name):
     if lacking := missing(*TOOLBOXES[cfg.default_scope]):
         pytest.skip(f'needs {", ".join(lacking)}')
     build(cfg.default_scope, f'model = {cfg.model.to_dict()!r}')
+
+
+TINY = dict(embed_dim=24, depth=4, num_heads=3)
+ADAPTER = dict(TINY, conv_inplane=8, deform_num_heads=3)
+FURTHER = [name for name in CONFIGS if '-default_' in name and (
+    name.split('/')[0] in ('atss', 'cascade_rcnn', 'lvis', 'mask2former', 'sem_fpn', 'vitdet')
+    or re.search('-large-|_cityscapes|_voc12', name))]
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[] if name.split('/')[0] in ('sem_fpn', 'vitdet')
+                 else [pytest.mark.long]) for name in FURTHER])
+def test_a_step_of_training_and_of_validation(name):
+    cfg = Config.fromfile(ROOT / name)
+    if lacking := missing(*TOOLBOXES[cfg.default_scope]):
+        pytest.skip(f'needs {", ".join(lacking)}')
+    plain = cfg.model.backbone.type == 'lape_mm.DeiT'
+    options: dict = {'model.backbone.arch': TINY if plain else ADAPTER}
+    if plain:
+        options['model.backbone.out_indices'] = (3,)
+    channels = (192, 1024)
+    for path, node in walk({'model': cfg.model}):
+        if (given := node.get('in_channels')) in channels:
+            options[f'{path}.in_channels'] = 24
+        elif isinstance(given, list) and given[0] in channels:
+            options[f'{path}.in_channels'] = [24] * len(given)
+    size = sweep.SIZES[cfg.default_scope][0]
+    # every parameter of the backbone gets a gradient
+    assert sweep.try_config(str(ROOT / name), None, size, options) == ''

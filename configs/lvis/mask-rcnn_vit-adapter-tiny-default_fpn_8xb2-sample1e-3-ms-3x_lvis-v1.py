@@ -1,0 +1,10 @@
+_base_ = [
+    '../_base_/models/mask_rcnn_vit_adapter_fpn.py', '../_base_/datasets/lvis_v1_instance_ms.py',
+    '../_base_/schedules/adamw_3x.py', '../_base_/runtime_det.py'
+]
+
+model = dict(
+    roi_head=dict(bbox_head=dict(num_classes=1203), mask_head=dict(num_classes=1203)),
+    # LVIS asks for up to 300 boxes of rare classes
+    test_cfg=dict(rcnn=dict(score_thr=1e-4, max_per_img=300)))
+default_hooks = dict(checkpoint=dict(save_best='lvis/bbox_AP', rule='greater'))
