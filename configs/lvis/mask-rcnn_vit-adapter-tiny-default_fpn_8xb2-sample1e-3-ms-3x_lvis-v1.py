@@ -3,6 +3,7 @@ _base_ = [
     '../_base_/schedules/adamw_3x.py', '../_base_/runtime_det.py'
 ]
 
+custom_imports = dict(imports=['lape_mm', 'lape_mm.datasets.lvis'])  # its metric on today's numpy
 model = dict(
     roi_head=dict(bbox_head=dict(num_classes=1203), mask_head=dict(num_classes=1203)),
     # LVIS asks for up to 300 boxes of rare classes
