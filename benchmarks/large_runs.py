@@ -45,9 +45,10 @@ SCALING = .9
 
 
 def configs() -> Iterator[Path]:
-    """The full-scale configs with MPVG, except those that start from published weights."""
-    yield from sorted(path for path in (ROOT / 'configs').rglob('*-mpvg_*.py')
-                      if not re.search('dino|mae', path.name))
+    """The full-scale configs with MPVG of the papers' models: not those on published weights."""
+    yield from sorted(path for path in (ROOT / 'configs').rglob('*-mpvg_*.py') if not re.search(
+        'dino|mae|large|cityscapes|voc12|/(atss|cascade_rcnn|lvis|mask2former|sem_fpn|vitdet)/',
+        path.relative_to(ROOT).as_posix()))
 
 
 def mean_size(cfg: Config, draws: int = 500) -> tuple[int, int]:

@@ -308,6 +308,8 @@ def set_img_size(cfg: Config, side: int) -> str:
                 'test_cfg') else ():
             if key in node:
                 node[key] = scaled(node[key])
+        if 'batch_augments' in path and 'size' in node:  # after padding to whole patches
+            node['size'] = tuple(length + -length % 32 for length in node['size'])
         if model and node.get('img_size') in (old, (old, old), [old, old]):
             node['img_size'] = scaled(node['img_size'])
     return f'images of {side} pixels, not {old}; crops and scales in proportion'
