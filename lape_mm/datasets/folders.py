@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from glob import glob
-from numbers import Real
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -238,55 +237,48 @@ def find_coco(folder: Folder) -> list[str]:
 
 
 def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
-    """Classes and samples of COCO files, one a split."""
-    splits: dict[str | None, str] = {}
-    classes: list[str] = []
+    """Classes and samples of COCO files; an image belongs to the split that its file names."""
+    classes: dict[str, None] = {}
     samples: dict[str, Sample] = {}
     for file in sorted(files, key=lambda file: split_of(file) not in (None, 'train')):
-        where, split = folder.root / file, split_of(file)
-        if (other := splits.setdefault(split, file)) != file:
-            raise ValueError(f'{where}: {other} is a COCO file of the same images; keep one, or '
-                             'put train and val into their names')
+        where = folder.root / file
         try:
             content = json.loads(where.read_text('utf-8'))
-            objects = content['annotations']
-            used = {entry['category_id'] for entry in objects}
+            used = {entry.get('category_id') for entry in content['annotations']}
             # Roboflow lists the group of all classes as a class of its own
             groups = {entry.get('supercategory') for entry in content['categories']}
             names = {entry['id']: entry['name'] for entry in content['categories']
                      if entry['id'] or entry['id'] in used or entry['name'] not in groups}
-            images = {entry['id']: (folder.find_image(entry['file_name'], file) or '',
-                                    entry['file_name'], (entry['width'], entry['height']))
-                      for entry in content['images']}
-            lost = [f'object {entry.get("id")}' for entry in objects
-                    if entry['category_id'] not in names or entry['image_id'] not in images]
+            images = {entry['id']: Sample(
+                folder.find_image(entry['file_name'], file) or '', split_of(file),
+                size=(entry['width'], entry['height'])) for entry in content['images']}
+            lacking = [entry['file_name'] for entry in content['images']
+                       if not images[entry['id']].path]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{where}: is no whole COCO file ({type(error).__name__}: {error}); '
                              'export it again') from error
-        if lost:
-            raise ValueError(f'{where}: {some(lost, 1, str)} have a category_id or image_id that '
-                             'the file does not list; export it again')
-        classes = classes or [*dict.fromkeys(names.values())]
-        if new := [name for name in names.values() if name not in classes]:
-            raise ValueError(f'{where}: {some(new)} are not among the categories of the training '
-                             'file; export both with the same classes')
-        if lacking := [name for path, name, _ in images.values() if not path]:
+        if lacking:
             raise ValueError(f'{where}: {some(lacking, 1)} of {len(images)} images are not in '
                              f'{folder.root}; put them there')
-        for path, _, size in images.values():
-            if path in samples:
-                raise ValueError(f'{where}: lists {path}, which is listed before; keep one entry')
-            samples[path] = Sample(path, split, size=size)
-        for entry in objects:
-            box = entry.get('bbox')
-            if not isinstance(box, list) or [isinstance(one, Real) for one in box] != [True] * 4:
-                raise ValueError(f'{where}: object {entry.get("id")} has bbox={box!r}, expected '
-                                 '[x, y, width, height]; export it again')
-            samples[images[entry['image_id']][0]].objects.append(dict(
-                category_id=names[entry['category_id']], bbox=box,
-                area=entry.get('area') or box[2] * box[3], iscrowd=int(entry.get('iscrowd') or 0),
-                segmentation=entry.get('segmentation') or None))
-    return classes, [*samples.values()]
+        for sample in images.values():
+            if samples.setdefault(sample.path, sample) is not sample:
+                raise ValueError(f'{where}: {sample.path} is listed twice, here or in another '
+                                 'file; keep one, and put train and val into the names of files')
+        for entry in content['annotations']:
+            try:
+                box = rectangle(names[entry['category_id']], *entry['bbox'])
+                images[entry['image_id']].objects.append(dict(
+                    box, area=entry.get('area') or box['area'],
+                    iscrowd=int(entry.get('iscrowd') or 0),
+                    segmentation=entry.get('segmentation')))
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f'{where}: object {entry.get("id")} has category_id='
+                    f'{entry.get("category_id")!r}, image_id={entry.get("image_id")!r}, bbox='
+                    f'{entry.get("bbox")!r}, expected ids that the file lists and [x, y, width, '
+                    'height]; export it again') from error
+        classes.update(dict.fromkeys(names.values()))
+    return [*classes], [*samples.values()]
 
 
 def rectangle(name: str, left: float, top: float, width: float, height: float,

@@ -116,20 +116,16 @@ def enlarging(kind: str | type) -> str | type:
 
 def enlarge(sample: BaseDataElement, factor: int) -> BaseDataElement:
     """A copy of a data sample with boxes, masks and label maps ``factor`` times as large."""
+    def repeat(maps: Any) -> torch.Tensor:
+        maps = torch.as_tensor(maps.to_ndarray() if hasattr(maps, 'to_ndarray') else maps)
+        return maps.repeat_interleave(factor, -2).repeat_interleave(factor, -1)
+
     sample = sample.cpu().clone()
     for name, value in sample.items():
         if 'bboxes' in value:
             value.bboxes = getattr(value.bboxes, 'tensor', value.bboxes) * factor
         if 'masks' in value:
-            masks = value.masks
-            value.masks = repeat(masks.to_ndarray() if hasattr(masks, 'to_ndarray') else masks,
-                                 factor)
+            value.masks = repeat(value.masks)
         if name.endswith('sem_seg'):
-            sample.set_field(type(value)(data=repeat(value.data, factor)), name)
+            sample.set_field(type(value)(data=repeat(value.data)), name)
     return sample
-
-
-def repeat(maps: Any, factor: int) -> torch.Tensor:
-    """(N, H, W) -> (N, factor * H, factor * W), each value in a square."""
-    maps = torch.as_tensor(maps)
-    return maps.repeat_interleave(factor, -2).repeat_interleave(factor, -1)

@@ -60,17 +60,13 @@ def pictures_in(folder: str) -> dict[str, Path]:
 
 
 def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
-    """Finds the input of a drawn picture by its name.
+    """The input of a drawn picture: the one with the longest name that is a part of the picture's.
 
     For ``IMAGE.jpg``, mmdet draws ``IMAGE.jpg``, mmpretrain ``IMAGE_7.png`` and mmseg
     ``test_IMAGE.jpg_7.png``.
     """
-    stems = {Path(file).stem: path for file, path in inputs.items()}
-    stem = Path(name).stem
-    shorter = stem.rpartition('_')[0]
-    whole = shorter.removeprefix('test_').removeprefix('val_')
-    return next((stems[one] for one in (stem, shorter, whole, Path(whole).stem) if one in stems),
-                None)
+    return max((path for path in inputs.values() if path.stem in name), default=None,
+               key=lambda path: len(path.stem))
 
 
 def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict:

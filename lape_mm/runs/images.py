@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,13 @@ def find_images(folder: str, most: int | None = None) -> list[Path]:
     Raises:
         RunError: there are none.
     """
-    folders: dict[Path, list[Path]] = {}
-    for path in sorted(Path(folder).rglob('*')):
-        if path.suffix.lower() in SUFFIXES:
-            folders.setdefault(path.parent, []).append(path)
-    # in plain order, the first images of class folders would all be of one class
-    turns = [(turn, index, path) for index, paths in enumerate(folders.values())
-             for turn, path in enumerate(paths)]
-    if not turns:
+    paths = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in SUFFIXES)
+    if not paths:
         raise RunError(f'--images {folder}: holds no image ({", ".join(SUFFIXES)})')
-    return [path for _, _, path in sorted(turns)[:most]]
+    # in plain order, the first images of class folders would all be of one class
+    places = {path: place for _, group in groupby(paths, lambda path: path.parent)
+              for place, path in enumerate(group)}
+    return sorted(paths, key=lambda path: places[path])[:most]
 
 
 def read_image(path: Path) -> np.ndarray:
