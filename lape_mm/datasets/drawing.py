@@ -66,8 +66,7 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
         outline, diameter = _distractor(rng, min(image_size))
         center = rng.uniform(0, 1, 2) * (width, height)
         mask = _rasterise(_place(rng, outline, center, diameter, 180), image_size)
-        colors = _colors(rng, back_colors, (30, 230), least=55)
-        _paint(canvas, mask, _texture(rng, image_size, colors))
+        _paint(rng, canvas, mask, _colors(rng, back_colors, (30, 230), least=55))
 
     labels: list[int] = []
     areas: list[float] = []
@@ -80,7 +79,7 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
             continue
         mask, area = found
         colors = _colors(rng, used, OBJECT_LIGHT, least=95)
-        _paint(canvas, mask, _texture(rng, image_size, colors))
+        _paint(rng, canvas, mask, colors)
         labels.append(label)
         areas.append(area)
         used.append(colors[0])
@@ -97,10 +96,8 @@ def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
     height, width = (side // SUPERSAMPLING for side in owner.shape)
     seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
     shorter = min(height, width)
-    for attempt in range(_TRIES + 1):
-        last_resort = attempt == _TRIES
-        if last_resort and areas:
-            return None
+    for attempt in range(_TRIES + (not areas)):
+        last_resort = attempt == _TRIES  # of a picture without an object
         diameter = rng.uniform(*size_range) * shorter
         center = rng.uniform(*((0.45, 0.55) if last_resort else spread), 2) * (width, height)
         outline = _place(rng, _outline(rng, CLASSES[label]), center, diameter, turn)
@@ -120,26 +117,23 @@ def _polar(angles, radii) -> np.ndarray:
     return np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
 
 
-def _corners(count: int, start: float = 0.) -> np.ndarray:
-    """(count,) angles around a circle."""
-    return np.arange(count) * (2 * math.pi / count) + start
+def _polygon(count: int, start: float = 0., radii=1.) -> np.ndarray:
+    return _polar(np.arange(count) * (2 * math.pi / count) + start, radii)
 
 
 def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
     up = -math.pi / 2
-    if name in ('disc', 'ring'):
-        outer = _polar(_corners(48), 1.)
-        return [outer] if name == 'disc' else [outer, outer * rng.uniform(.48, .6)]
-    if name == 'square':
-        return [_polar(_corners(4, math.pi / 4), 1.)]
-    if name == 'triangle':
-        return [_polar(_corners(3, up), 1.)]
+    if name == 'cross':
+        arm = rng.uniform(0.26, 0.34)
+        corner = np.array([[1, -arm], [1, arm], [arm, arm]])
+        quarter = np.array([[0, 1], [-1, 0]])
+        return [np.concatenate([corner @ np.linalg.matrix_power(quarter, k) for k in range(4)])]
+    if name == 'ring':
+        return [_polygon(48), _polygon(48) * rng.uniform(.48, .6)]
     if name == 'star':
-        return [_polar(_corners(10, up), np.tile([1., rng.uniform(.36, .44)], 5))]
-    arm = rng.uniform(0.26, 0.34)
-    corner = np.array([[1, -arm], [1, arm], [arm, arm]])
-    quarter = np.array([[0, 1], [-1, 0]])
-    return [np.concatenate([corner @ np.linalg.matrix_power(quarter, k) for k in range(4)])]
+        return [_polygon(10, up, np.tile([1., rng.uniform(.36, .44)], 5))]
+    corners, start = dict(disc=(48, 0.), square=(4, math.pi / 4), triangle=(3, up))[name]
+    return [_polygon(corners, start)]
 
 
 def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:
@@ -150,9 +144,10 @@ def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray
         thin = rng.uniform(1.0, 2.5) / (length * shorter) if kind == 'line' else rng.uniform(.1, .2)
         return [np.array([[-1, -thin], [1, -thin], [1, thin], [-1, thin]])], length * shorter
     if kind == 'blob':
-        angles = _corners(64)
-        radii = 1 + sum((rng.uniform(0.15, 0.3) * np.sin(lobes * angles + rng.uniform(0, 6.3))
-                         for lobes in (2, 3)), np.zeros(len(angles)))
+        angles = np.arange(64) * (2 * math.pi / 64)
+        waves = [rng.uniform(0.15, 0.3) * np.sin(lobes * angles + rng.uniform(0, 6.3))
+                 for lobes in (2, 3)]
+        radii = 1 + (waves[0] + waves[1])
         return [_polar(angles, radii / radii.max())], rng.uniform(0.12, 0.35) * shorter
     angles = np.linspace(0, rng.uniform(1.6, 3.2), 24)
     inner = rng.uniform(0.7, 0.85)
@@ -190,8 +185,8 @@ def _shrink(mask: np.ndarray) -> np.ndarray:
     return cv2.resize(mask.astype(np.float32), (width, height), interpolation=cv2.INTER_AREA)
 
 
-def _paint(canvas: np.ndarray, mask: np.ndarray, picture: np.ndarray) -> None:
-    canvas += _shrink(mask)[..., None] * (picture - canvas)
+def _paint(rng, canvas: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> None:
+    canvas += _shrink(mask)[..., None] * (_texture(rng, canvas.shape[:2], colors) - canvas)
 
 
 # -- colours and textures -------------------------------------------------------------------------
@@ -240,8 +235,8 @@ def _texture(rng, image_size, colors) -> np.ndarray:
     kind = rng.choice(('solid', 'stripes', 'checker', 'dots', 'noise', 'gradient'))
     along, across = _turned_axes(image_size, rng.uniform(0, 2 * math.pi))
     if kind == 'solid':
-        mix = np.zeros(image_size, np.float32)
-    elif kind == 'noise':
+        return np.broadcast_to(colors[0], (*image_size, 3))
+    if kind == 'noise':
         mix = _noise(rng, image_size, rng.uniform(8, 24))
     elif kind == 'gradient':
         mix = 0.5 + 0.5 * np.sin(along / rng.uniform(0.15, 0.4) / min(image_size))

@@ -14,6 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, VISUALIZERS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
+from PIL import Image, ImageOps
 
 from .images import read_image
 
@@ -51,23 +52,20 @@ def draw_truth(runner: Runner) -> str:
     steps = [step for step in source['pipeline'] if str(step['type']).split('.')[-1].startswith(
         ('LoadImage', 'LoadAnnotations', 'Pack'))]
     dataset = DATASETS.build(dict(source, pipeline=steps))
-    runner.visualizer.dataset_meta, tiles = dataset.metainfo, []
-    for index in np.unique(np.linspace(0, len(dataset) - 1, TILES).astype(int)).tolist():
+    runner.visualizer.dataset_meta = dataset.metainfo
+    chosen = np.unique(np.linspace(0, len(dataset) - 1, TILES).astype(int)).tolist()
+    tile, path = LEAST_SIDE + 8, f'{runner.work_dir}/truth.jpg'
+    sheet = Image.new('RGB', (4 * tile, -(-len(chosen) // 4) * tile), 'white')
+    for place, index in enumerate(chosen):
         packed = dataset[index]
-        image = np.ascontiguousarray(packed['inputs'].numpy().transpose(1, 2, 0))
+        image = packed['inputs'].numpy().transpose(1, 2, 0)
         if 'gt_instances' in (sample := packed['data_samples']):
             boxes = sample.gt_instances.bboxes
             sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)
-        tile = draw(runner.visualizer, image, sample, draw_pred=False)
-        scale = LEAST_SIDE / max(tile.shape[:2])
-        tile = cv2.resize(tile, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        down, right = (LEAST_SIDE + 8 - side for side in tile.shape[:2])
-        tiles.append(cv2.copyMakeBorder(tile, 0, down, 0, right, cv2.BORDER_CONSTANT,
-                                        value=(255, 255, 255)))
-    tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % 4)
-    path = f'{runner.work_dir}/truth.jpg'
-    cv2.imwrite(path, np.vstack([np.hstack(tiles[start:start + 4])
-                                 for start in range(0, len(tiles), 4)]))
+        picture = draw(runner.visualizer, image, sample, draw_pred=False)
+        sheet.paste(ImageOps.contain(Image.fromarray(picture[..., ::-1]), (LEAST_SIDE,) * 2),
+                    (place % 4 * tile, place // 4 * tile))
+    sheet.save(path)
     return path
 
 
