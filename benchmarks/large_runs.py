@@ -173,12 +173,10 @@ def table(record: dict) -> str:
         needed = hours[name] + (
             hours.get(f'deit-{start[1]}-mpvg_4xb256-300e_in1k.py', 0) if start else 0)
         rows.append([f'`{row["config"].removeprefix("configs/")}`',
-                     f'{row["size"][0]}×{row["size"][1]}',
-                     f'{row["images"] / 1e6:.1f}', f'{row["gflops"]:,.1f}', f'{hours[name]:,.1f}',
+                     f'{row["size"][0]}×{row["size"][1]}', f'{row["gflops"]:,.1f}',
                      f'{needed:,.1f}', f'{needed / 8 / SCALING:,.1f}'])
-    return markdown(
-        ['config', 'pixels', 'images, millions', 'GFLOP an image, counted',
-         'hours on one GPU, projected', 'with pre-training', 'on eight, with pre-training'], rows)
+    return markdown(['config', 'pixels', 'GFLOP an image, counted',
+                     'hours on one GPU with pre-training, projected', 'on eight'], rows)
 
 
 def main() -> int:
