@@ -14,6 +14,7 @@ import sweep  # noqa: E402
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from tiny_models import ADAPTER, SIZES  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
 from lape_mm.runs.config import our_backbones, walk  # noqa: E402
@@ -69,8 +70,6 @@ def test_model_builds(name):
     build(cfg.default_scope, f'model = {cfg.model.to_dict()!r}')
 
 
-TINY = dict(embed_dim=24, depth=4, num_heads=3)
-ADAPTER = dict(TINY, conv_inplane=8, deform_num_heads=3)
 FURTHER = [name for name in CONFIGS if '-default_' in name and (
     name.split('/')[0] in ('atss', 'cascade_rcnn', 'lvis', 'mask2former', 'sem_fpn', 'vitdet')
     or re.search('-large-|_cityscapes|_voc12', name))]
@@ -84,14 +83,14 @@ def test_a_step_of_training_and_of_validation(name):
     if lacking := missing(*TOOLBOXES[cfg.default_scope]):
         pytest.skip(f'needs {", ".join(lacking)}')
     plain = cfg.model.backbone.type == 'lape_mm.DeiT'
-    options: dict = {'model.backbone.arch': TINY if plain else ADAPTER}
+    options: dict = {'model.backbone.arch': dict(SIZES, depth=4) if plain else ADAPTER}
     if plain:
         options['model.backbone.out_indices'] = (3,)
-    channels = (192, 1024)
     for path, node in walk({'model': cfg.model}):
-        if (given := node.get('in_channels')) in channels:
+        given = node.get('in_channels')
+        if given in (192, 1024):
             options[f'{path}.in_channels'] = 24
-        elif isinstance(given, list) and given[0] in channels:
+        elif given in ([192] * 3, [192] * 4, [1024] * 4):
             options[f'{path}.in_channels'] = [24] * len(given)
     size = sweep.SIZES[cfg.default_scope][0]
     # every parameter of the backbone gets a gradient

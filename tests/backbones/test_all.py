@@ -202,6 +202,7 @@ def test_layer_depth_and_weight_decay(name):
     ('DeiT', dict(init_cfg=[dict(checkpoint='a.pth')]), ['init_cfg=[', 'dict(checkpoint=']),
     ('DeiT', dict(init_cfg=dict(type='Constant')), ["'Constant'", "'Pretrained'"]),
     ('DeiT', dict(position='relative', joining='pvg'), ["'default'", "'lape'"]),
+    ('DeiT', dict(position='relative', window_size=2), ['window_size=2', "'relative'"]),
     ('DeiT', dict(with_cp='adapter'), ["'adapter'", 'True']),
     ('ViTAdapter', dict(variant='det'), ["'det'", 'detection']),
     ('ViTAdapter', dict(windows=[2, None]), ['[2, None]', '4 entries']),

@@ -1,6 +1,7 @@
 """--data and its companions: what becomes of a config. Whole runs are in the long part."""
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,13 @@ def read(*words):
 def root(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / 'photos'
+
+
+def test_fixed_padding_holds_whole_patches():
+    folder = Path(__file__).parents[2] / 'configs/mask2former'
+    cfg = read(folder / 'mask2former_vit-adapter-tiny-default_8xb2-lsj-50e_coco.py',
+               '--img-size', 100)
+    assert cfg.model.data_preprocessor.batch_augments[0].size == (128, 128)  # of 100 * 1024 / 800
 
 
 @pytest.mark.parametrize('name', KINDS)
