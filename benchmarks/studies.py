@@ -257,7 +257,7 @@ def begun() -> list[str]:
 
 def page() -> str:
     """The sections of all studies with records, each with its plot."""
-    caption = 'differences in points: a dot a seed, a bar the 95 % interval of their mean'
+    caption = 'differences by seed, with 95 % intervals'
     return '\n\n'.join(f'{section(study)}\n\n![{caption}]({plot_path(study).name})'
                        for study in begun())
 
