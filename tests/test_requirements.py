@@ -29,12 +29,9 @@ def test_mmcv_with_and_without_compiled_operators(have, setuptools, mmcv, plain,
     assert plain_mmcv().endswith(plain) and 'MMCV_WITH_OPS' not in plain_mmcv()
 
 
-def test_missing():
+def test_what_is_missing():
     assert missing('json', 'no_such_module', 'no_such.inner') == ['no_such_module',
                                                                   'no_such.inner']
-
-
-def test_require():
     require('json')
     with pytest.raises(ImportError, match='no_such_module is not installed: pip install'):
         require('json', 'no_such_module')

@@ -154,11 +154,9 @@ def checkpoints(cfg: Config) -> list[str]:
 
 
 def check_options(script: Path, words: list[str]) -> None:
-    """Options of a script that is not imported: those that it, or what lies beside it, adds."""
+    """Options of a script that is not imported: its own, and those of all benchmarks."""
     assert script.is_file(), f'there is no {script}'
-    known = {'--help'} | options_in(script)
-    for neighbour in imported_beside(script):
-        known |= options_in(neighbour)
+    known = {'--help'} | options_in(script) | options_in(ROOT / 'benchmarks/measure.py')
     for word in words:
         if word.startswith('-') and not word.lstrip('-').replace('.', '').isdigit():
             assert word in known, f'{script.name} has no option {word}'
@@ -169,9 +167,3 @@ def options_in(script: Path) -> set[str]:
     return {argument.value for node in ast.walk(ast.parse(script.read_text()))
             if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'add_argument'
             for argument in node.args if isinstance(argument, ast.Constant)}
-
-
-def imported_beside(script: Path) -> list[Path]:
-    names = {node.module for node in ast.walk(ast.parse(script.read_text()))
-             if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return [path for name in names if (path := script.with_name(f'{name}.py')).is_file()]

@@ -31,74 +31,64 @@ LOADERS = {'train_dataloader.batch_size': 3, 'train_dataloader.num_workers': 0,
            'val_dataloader.num_workers': 0, 'test_dataloader.num_workers': 0}
 
 
-class Reader:
-    """Somebody who follows a page, in a hurry.
+def follow(command, first: dict) -> bool:
+    """Carries a command out; False where it is none of ours or the reader's own."""
+    program, script, *words = [*command.words, '']
+    words = words[:-1]
+    if program != 'python' or any(is_placeholder(word.split('=')[-1]) for word in words):
+        return False
+    made_elsewhere = {'tools/gallery.py': 'pictures/', 'benchmarks/onnx_accuracy.py': '.onnx'}
+    if any(made_elsewhere.get(script, '\0') in word and not Path(word.split('=')[-1]).exists()
+           for word in words):  # by a command with the reader's names
+        return False
+    if script == '-m' and words[0] == 'lape_mm.doctor':
+        assert runs('lape_mm.doctor', words[1:]) in (0, 1)
+    elif script.startswith('tools/') and script != 'tools/param_table.py':
+        return use(Path(script).stem, words, first)
+    elif script == 'benchmarks/onnx_accuracy.py':
+        assert runs(str(ROOT / script), words) in (0, None)
+    else:
+        return False
+    return True
 
-    Attributes:
-        first: config -> options of the first run that the page has of it, which is a small one.
+
+def use(tool: str, words: list[str], first: dict) -> bool:
+    """Runs a tool, small; ``first`` has the options of the first run that the page has of a config.
+
+    A later command of the same config needs them, too.
     """
-
-    def __init__(self):
-        self.first: dict[str, dict] = {}
-
-    def follow(self, command) -> bool:
-        """Carries a command out; False where it is none of ours or the reader's own."""
-        program, script, *words = [*command.words, '']
-        words = words[:-1]
-        if program != 'python' or any(is_placeholder(word.split('=')[-1]) for word in words):
+    args = parser_of(tool)(words)
+    more = {}
+    if 'config' in args:
+        cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
+        data = cfg.test_dataloader.dataset.get('data_root') or ''
+        if not cfg.get('scenes') and not Path(data).is_dir():
             return False
-        made_elsewhere = {'tools/gallery.py': 'pictures/', 'benchmarks/onnx_accuracy.py': '.onnx'}
-        if any(made_elsewhere.get(script, '\0') in word and not Path(word.split('=')[-1]).exists()
-               for word in words):  # by a command with the reader's names
-            return False
-        if script == '-m' and words[0] == 'lape_mm.doctor':
-            assert runs('lape_mm.doctor', words[1:]) in (0, 1)
-        elif script.startswith('tools/') and script != 'tools/param_table.py':
-            return self.use(Path(script).stem, words)
-        elif script == 'benchmarks/onnx_accuracy.py':
-            assert runs(str(ROOT / script), words) in (0, None)
-        else:
-            return False
-        return True
-
-    def use(self, tool: str, words: list[str]) -> bool:
-        args = parser_of(tool)(words)
-        more = {}
-        if 'config' in args:
-            cfg = load_config(args.config, options=args.cfg_options, joining=args.joining)
-            data = cfg.test_dataloader.dataset.get('data_root') or ''
-            if not cfg.get('scenes') and not Path(data).is_dir():
-                return False
-            given = dict(args.cfg_options or {})
-            more = {**self.first.setdefault(args.config, given), **shorter(cfg), **given}
-            if 'work_dir' not in args:
-                more = {key: value for key, value in more.items() if 'train_cfg' not in key
-                        and 'param_scheduler' not in key}
-        for word in BROUGHT:
-            if word in ' '.join(words) and not Path(word).exists():
-                save_deit(word)
-        options = [f'{key}={value}'.replace(' ', '') for key, value in more.items()]
-        assert runs(str(ROOT / f'tools/{tool}.py'),
-                    [*words, *(['--cfg-options', *options] if options else [])]) == 0, words
-        if tool == 'train':
-            folder = Path(args.work_dir or cfg.work_dir)
-            for promised in checkpoints(cfg)[1:]:
-                made = Path((folder / 'last_checkpoint').read_text().strip())
-                if made.resolve() != (folder / promised).resolve():
-                    shutil.copy(made, folder / promised)
-        return True
+        given = dict(args.cfg_options or {})
+        more = {**first.setdefault(args.config, given), **shorter(cfg), **given}
+        if 'work_dir' not in args:
+            more = {key: value for key, value in more.items()
+                    if 'train_cfg' not in key and 'param_scheduler' not in key}
+    for word in BROUGHT:
+        if word in ' '.join(words) and not Path(word).exists():
+            save_deit(word)
+    options = [f'{key}={value}'.replace(' ', '') for key, value in more.items()]
+    assert runs(str(ROOT / f'tools/{tool}.py'),
+                [*words, *(['--cfg-options', *options] if options else [])]) == 0, words
+    if tool == 'train':
+        folder = Path(args.work_dir or cfg.work_dir)
+        for promised in checkpoints(cfg)[1:]:
+            made = Path((folder / 'last_checkpoint').read_text().strip())
+            if made.resolve() != (folder / promised).resolve():
+                shutil.copy(made, folder / promised)
+    return True
 
 
 def shorter(cfg) -> dict:
     """Options that make a few iterations of a run; quick starts draw few scenes."""
-    few = dict(LOADERS)
-    if cfg.get('scenes'):
-        few.update(SCENES)
-    if 'max_epochs' in cfg.train_cfg:
-        few.update({'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1})
-    else:
-        few.update({'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2})
-    return few
+    unit, count = ('epochs', 1) if 'max_epochs' in cfg.train_cfg else ('iters', 2)
+    return {**LOADERS, **(SCENES if cfg.get('scenes') else {}),
+            f'train_cfg.max_{unit}': count, 'train_cfg.val_interval': count}
 
 
 def runs(script: str, words: list[str]) -> int | None:
@@ -125,9 +115,7 @@ def test_page(page, tmp_path, monkeypatch):
     monkeypatch.setattr(CheckpointLoader, '_schemes', dict(CheckpointLoader._schemes))
     monkeypatch.delenv('LAPE_MM_SCENES', raising=False)
     link(tmp_path)
-    reader, followed = Reader(), []
-    for command in commands([block for block in blocks(ROOT / page)
-                             if block.language == 'bash']):
-        if reader.follow(command):
-            followed.append(str(command))
+    first: dict[str, dict] = {}
+    given = commands([block for block in blocks(ROOT / page) if block.language == 'bash'])
+    followed = [str(command) for command in given if follow(command, first)]
     assert len(followed) >= CARRIED_OUT[page], followed

@@ -1,5 +1,6 @@
 """tools/analyze_position.py: what it parses, whole runs of every task, mistakes in one line."""
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,6 +119,7 @@ def test_images_reach_the_backbone_as_in_a_test(images, tmp_path):
     (dict(checkpoint='no.pth'), 'no.pth: no such file'),
     (dict(checkpoint='s3://a/b.pth'), 's3://a/b.pth: expected a local file or an http(s) address'),
     (dict(images='no_folder'), '--images no_folder: holds no image'),
+    (dict(images='bad'), 'x.png: cannot be read as an image'),
     (dict(joining='foo'), "joining='foo': expected one of"),
     (dict(joining='default'), 'does not fit the config'),
     (dict(joining='pvg'), 'which the config\'s joining does not use'),
@@ -125,7 +127,10 @@ def test_images_reach_the_backbone_as_in_a_test(images, tmp_path):
     (dict(compare='nothing'), 'expected JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT'),
     (dict(compare='no.py=no.pth'), 'there is no config no.py'),
 ])
-def test_mistakes(tool, capsys, tmp_path, images, change, said):
+def test_mistakes(tool, capsys, tmp_path, images, change, said, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path('bad').mkdir()
+    Path('bad/x.png').write_text('no image')
     values = dict(config=config('deit'), joining='mpvg', images=str(images), num_images='1',
                   compare='', **{'checkpoint': checkpoint(tmp_path / 'w.pth', 'deit', 'mpvg')})
     values.update(change)
@@ -136,12 +141,3 @@ def test_mistakes(tool, capsys, tmp_path, images, change, said):
     error = capsys.readouterr().err
     assert error.startswith('error: ') and said in error and error.count('\n') == 1
     assert not (tmp_path / 'out').exists()
-
-
-def test_a_file_that_is_no_image_is_named(tool, capsys, tmp_path, images):
-    weights = checkpoint(tmp_path / 'w.pth', 'deit', 'mpvg')
-    (tmp_path / 'bad').mkdir()
-    (tmp_path / 'bad/x.png').write_text('no image')
-    assert tool.main([config('deit'), weights, '--joining', 'mpvg', '--out', str(tmp_path / 'out'),
-                      '--images', str(tmp_path / 'bad')]) == 2
-    assert 'x.png: cannot be read as an image' in capsys.readouterr().err
