@@ -5,6 +5,7 @@ a run, and what it reads is in the repository, was made by a command above it on
 plainly the reader's own.
 """
 import ast
+import re
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -154,16 +155,18 @@ def checkpoints(cfg: Config) -> list[str]:
 
 
 def check_options(script: Path, words: list[str]) -> None:
-    """Options of a script that is not imported: its own, and those of all benchmarks."""
+    """Options of a script that is not imported: those that it, or what lies beside it, adds."""
     assert script.is_file(), f'there is no {script}'
-    known = {'--help'} | options_in(script) | options_in(ROOT / 'benchmarks/measure.py')
+    known = {'--help'}.union(*map(options_in, [script, *imported_beside(script)]))
     for word in words:
         if word.startswith('-') and not word.lstrip('-').replace('.', '').isdigit():
             assert word in known, f'{script.name} has no option {word}'
 
 
-@cache
 def options_in(script: Path) -> set[str]:
-    return {argument.value for node in ast.walk(ast.parse(script.read_text()))
-            if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'add_argument'
-            for argument in node.args if isinstance(argument, ast.Constant)}
+    return set(re.findall(r"'(--?[a-z][\w-]*)'", script.read_text()))
+
+
+def imported_beside(script: Path) -> list[Path]:
+    names = re.findall(r'^(?:from|import) \.?(\w+)', script.read_text(), re.MULTILINE)
+    return [path for name in names if (path := script.with_name(f'{name}.py')).is_file()]
