@@ -33,6 +33,7 @@ IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 SPLIT = re.compile(r'(train|val|test)(?:ing|id|idation)?(?:20\d\d)?')
 IMAGE_DIRS = ('images', 'image', 'imgs', 'img', 'img_dir', 'jpegimages', 'leftimg8bit')
 MAP_DIRS = ('annotations', 'masks', 'mask', 'labels', 'ann_dir', 'segmentationclass', 'gt')
+CLASSES = ('classes.txt', 'obj.names', '_classes.csv')  # Roboflow's has ids
 HELD_OUT = 5  # one image in so many is validated on where the folder has no validation set
 SAMPLED_MAPS = 1000
 TASKS = {'mmdet': ('COCO', 'PASCAL VOC', 'YOLO'), 'mmseg': ('label maps',),
@@ -109,14 +110,25 @@ class Folder:
         with self.open(path) as image:
             return image.size[::-1] if image.getexif().get(0x0112, 1) >= 5 else image.size
 
-    def listed(self) -> tuple[str, list[str]]:
-        """The path of classes.txt and its names; '' and none if there is no such file."""
-        path = next((path for path in self.files if Path(path).name == 'classes.txt'), '')
+    def listed(self) -> tuple[str, list[str], int | None]:
+        """The file that lists classes, '' if none does; their names; the first of their ids."""
+        path = next((path for name in CLASSES for path in self.files
+                     if Path(path).name == name), '')
         lines = (self.root / path).read_text('utf-8', 'replace').splitlines() if path else []
-        names = [line.strip() for line in lines if line.strip()]
-        if path and not names or len({*names}) < len(names):
-            raise ValueError(f'{self.root / path}: expected a class a line, none twice')
-        return path, names
+        names = [line.strip() for line in lines
+                 if line.strip(' #') and not line.startswith(('#', 'Pixel'))]
+        rows = [re.match(r'(\d+)\s*[\s,:]\s*([^\t]+)', line) for line in names]
+        first = None
+        if rows and all(rows):
+            ids = [int(row[1]) for row in rows if row]
+            names = [row[2].strip() for row in rows if row]
+            first = ids[0]
+            if first > 1 or ids != [*range(first, first + len(ids))]:
+                names = []
+        if path and len({*names}) < max(1, len(names)):
+            raise ValueError(f'{self.root / path}: expected a class a line, none twice; ids '
+                             'before them start at 0 or 1 and have no gaps')
+        return path, names, first
 
 
 def split_of(path: str) -> str | None:
@@ -174,7 +186,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
 def number_objects(folder: Folder, classes: list[str], samples: list[Sample]) \
         -> tuple[list[str], list[Sample]]:
     """Turns the objects' class names into labels; classes.txt may choose and order the classes."""
-    path, kept = folder.listed()
+    path, kept, _ = folder.listed()
     kept = kept or classes
     if unknown := [name for name in kept if name not in classes]:
         raise ValueError(f'{folder.root / path}: no annotation names {some(unknown)}; the classes '
@@ -442,13 +454,16 @@ def read_maps(folder: Folder, samples: Sequence[Sample], ignored: int | None, re
 def class_ids(folder: Folder, first: dict[int, str], ignored: int | None, reduce: bool) \
         -> tuple[list[str], bool]:
     """Names of the classes, and whether 0 is unlabelled; see `read_folder` and `read_maps`."""
-    names = folder.listed()[1]
+    source, names, begin = folder.listed()
     ids, count = sorted({*first} - {255, ignored}), len(names)
     top = ids[-1] if ids else 0
     if not top:
         raise ValueError(f'{next(iter(first.values()))}: this and all other label maps hold only '
                          f'{sorted(first)}; write class ids, such as 1 for the object in a mask')
-    if ignored is None and not reduce:
+    if begin is not None:
+        reduce = reduce or begin == 1
+        names = names[1:] if reduce and begin == 0 else names
+    elif ignored is None and not reduce:
         reduce = top == count or not (count or 0 in ids)
         if not reduce and (not count or top < count - 1 or top < count and 0 not in ids):
             raise ValueError(
@@ -457,7 +472,7 @@ def class_ids(folder: Folder, first: dict[int, str], ignored: int | None, reduce
                 f'to {(count or top + 1) - 1} are classes (--ignore-index 255)')
     names = names or [f'class_{index}' for index in range(reduce, top + 1)]
     if beyond := [value for value in ids if value >= len(names) + reduce]:
-        raise ValueError(f'{first[beyond[0]]}: holds id {beyond[0]}, but classes.txt names the ids '
+        raise ValueError(f'{first[beyond[0]]}: holds id {beyond[0]}, but {source} names the ids '
                          f'{int(reduce)} to {len(names) + reduce - 1}; add its name, or pass '
                          f'--ignore-index {beyond[0]} if it is no class')
     return names, reduce
@@ -471,7 +486,7 @@ def class_of(path: str) -> str:
 
 def read_classes(folder: Folder) -> Data:
     """Reads class folders, sorted by name or as classes.txt lists them."""
-    source, classes = folder.listed()
+    source, classes, _ = folder.listed()
     classes = classes or sorted({class_of(f'{path}/') for path in folder.folders} - {''})
     samples = [Sample(path, split_of(path.split('/')[0] + '/'), classes.index(class_of(path)))
                for path in folder.images if class_of(path) in classes]

@@ -63,6 +63,7 @@ def test_more_images_leave_the_split_as_it_is(tmp_path):
     ((0, 1, 2), 'ant\nbee\n', {}, ['ant', 'bee'], True),
     ((0, 1, 255), 'ant\nbee\n', {}, ['ant', 'bee'], False),
     ((1, 2), '', {}, ['class_1', 'class_2'], True),
+    ((0, 1), '# ids\n1\tant\tx\n2\tbee\n', {}, ['ant', 'bee'], True),
     ((0, 1), '', dict(ignore_index=255), ['class_0', 'class_1'], False),
     ((0, 2), '', dict(reduce_zero_label=True), ['class_1', 'class_2'], True),
     ((0, 1, 7), 'ant\nbee\n', dict(ignore_index=7), ['ant', 'bee'], False)])
