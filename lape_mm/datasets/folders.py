@@ -17,7 +17,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,12 @@ class Folder:
             raise ValueError(f'{self.root / path}: expected a class a line, none twice; ids '
                              'before them start at 0 or 1 and have no gaps')
         return path, names, first
+
+    def voc_splits(self, task: str) -> dict[str, str]:
+        """Name of an image -> split, as in ImageSets/TASK/{train,val,test}.txt."""
+        return {line.split()[0]: split for split in ('test', 'val', 'train')
+                for path in self.files if path.endswith(f'ImageSets/{task}/{split}.txt')
+                for line in (self.root / path).read_text().splitlines() if line.strip()}
 
 
 def split_of(path: str) -> str | None:
@@ -308,10 +314,7 @@ def find_voc(folder: Folder) -> list[str]:
 
 def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
     """Classes and samples; coordinates are taken as written, 'difficult' objects are ignored."""
-    lists = {line.split()[0]: split for split in ('test', 'val', 'train')
-             for path in folder.files if path.endswith(f'ImageSets/Main/{split}.txt')
-             for line in (folder.root / path).read_text().splitlines() if line.strip()}
-    samples = []
+    lists, samples = folder.voc_splits('Main'), []
     for file in files:
         where, stem = folder.root / file, Path(file).stem
         if lists and stem not in lists:
@@ -428,10 +431,13 @@ def find_maps(folder: Folder) -> list[Sample]:
 
 def read_maps(folder: Folder, samples: Sequence[Sample], ignored: int | None, reduce: bool) -> Data:
     """Reads the ids of a sample of the label maps, and decides which are classes."""
+    if lists := folder.voc_splits('Segmentation'):
+        samples = [replace(sample, split=lists[stem]) for sample in samples
+                   if (stem := Path(sample.path).stem) in lists]
     paired = {sample.path for sample in samples}
     places = tuple({f'{sample.label_map[0]}/' for sample in samples} - {'/'})
     if lacking := [path for path in folder.images
-                   if path not in paired and path.startswith(places)]:
+                   if not lists and path not in paired and path.startswith(places)]:
         raise ValueError(f'{folder.root / lacking[0]}: it and {len(lacking) - 1} other images have '
                          f'no label map; add {samples[0].label_map[1]}/NAME.png')
     first: dict[int, str] = {}  # id -> a map that has it
