@@ -76,21 +76,14 @@ def install_hint(module: str) -> str:
 
 
 def missing(*modules: str) -> list[str]:
-    """The ``modules`` that are not installed."""
-    return [module for module in modules if not _found(module)]
+    """The top-level ``modules`` that are not installed."""
+    return [module for module in modules if find_spec(module) is None]
 
 
 def require(*modules: str) -> None:
     """Raises ImportError with an `install_hint` for each missing module."""
     if lacking := missing(*modules):
         raise ImportError('; '.join(install_hint(module) for module in lacking))
-
-
-def _found(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent of a dotted name
-        return False
 
 
 def untested() -> list[str]:

@@ -1,7 +1,7 @@
 """Draws the arrays of the sections, with several models side by side."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -32,52 +32,49 @@ def show(axis, image: np.ndarray, **options):
     return axis.imshow(image, interpolation='nearest', **options)
 
 
-def depth_of(models: Models, name: str) -> int:
-    """Number of columns of a figure over layers."""
-    return 1 + max(max(by_layer(arrays, name), default=0) for arrays in models.values())
+def table(titles: Sequence[str], rows: Sequence[tuple[str, Mapping[int, np.ndarray]]],
+          size: float = PANEL, **options):
+    """A figure of a label and images by column in each row: the figure, its axes, an image."""
+    figure, axes = panels(len(rows), len(titles), size)
+    for line, (label, images) in zip(axes, rows):
+        line[0].set_ylabel(label, **SMALL)
+        for column, image in images.items():
+            drawn = show(line[column], image, **options)
+    for axis, title in zip(axes[0], titles):
+        axis.set_title(title, **SMALL)
+    return figure, axes, drawn
 
 
-def title_layers(axes, count: int) -> None:
-    """Titles the first columns with their layers."""
-    for layer in range(count):
-        axes[0, layer].set_title(f'layer {layer}', **SMALL)
+def layer_titles(models: Models, name: str) -> list[str]:
+    """Titles of the columns of a figure over layers."""
+    deepest = max(max(by_layer(arrays, name), default=0) for arrays in models.values())
+    return [f'layer {layer}' for layer in range(deepest + 1)]
 
 
 def draw_similarity(models: Models) -> Figure:
     """Two rows a model: the whole matrices, and the maps of the middle patch."""
-    columns = depth_of(models, 'map')
-    raw = any('raw' in arrays for arrays in models.values())
-    figure, axes = panels(2 * len(models), columns + raw)
-    for row, (label, arrays) in enumerate(models.items()):
-        for name, line in (('matrix', axes[2 * row]), ('map', axes[2 * row + 1])):
-            for layer, values in by_layer(arrays, name).items():
-                drawn = show(line[layer], values, vmin=0, vmax=1, cmap='magma')  # as LaPE's script
-            patches = 'all patches' if name == 'matrix' else 'one patch'
-            line[0].set_ylabel(f'{label}\n{patches}', **SMALL)
-        if 'raw' in arrays:
-            show(axes[2 * row + 1, -1], arrays['raw'], vmin=0, vmax=1, cmap='magma')
-    if raw:
-        axes[0, -1].set_title('raw PE', **SMALL)
-    title_layers(axes, columns)
+    titles = layer_titles(models, 'map')
+    rows = []
+    for label, arrays in models.items():
+        raw = {len(titles): arrays['raw']} if 'raw' in arrays else {}
+        rows += [(f'{label}\nall patches', by_layer(arrays, 'matrix')),
+                 (f'{label}\none patch', {**by_layer(arrays, 'map'), **raw})]
+    if any('raw' in arrays for arrays in models.values()):
+        titles.append('raw PE')
+    figure, axes, drawn = table(titles, rows, vmin=0, vmax=1, cmap='magma')  # as LaPE's script
     figure.colorbar(drawn, ax=axes, shrink=.6, aspect=30, label='cosine similarity')
     return figure
 
 
 def draw_heads(models: Models, name: str, caption: str, **options) -> Figure:
     """A row a head, a column a layer."""
-    columns = depth_of(models, name)
-    heads = {label: max(map(len, by_layer(arrays, name).values()))
-             for label, arrays in models.items()}
-    figure, axes = panels(sum(heads.values()), columns, size=1.05)
-    first = 0
+    rows = []
     for label, arrays in models.items():
-        for layer, values in by_layer(arrays, name).items():
-            for head, image in enumerate(values):
-                show(axes[first + head, layer], image, **options)
-        for head in range(heads[label]):
-            axes[first + head, 0].set_ylabel(f'{label}\nhead {head}', **SMALL)
-        first += heads[label]
-    title_layers(axes, columns)
+        layers = by_layer(arrays, name)
+        rows += [(f'{label}\nhead {head}', {layer: values[head] for layer, values in
+                                            layers.items() if head < len(values)})
+                 for head in range(max(map(len, layers.values())))]
+    figure, _, _ = table(layer_titles(models, name), rows, size=1.05, **options)
     figure.supxlabel(caption, **SMALL)
     return figure
 
@@ -101,39 +98,35 @@ LAST = {'last_before': 'before\nlast LN', 'last_after': 'after\nlast LN',
 
 def draw_heatmaps(models: Models) -> Figure:
     """Two rows a model: tokens and PE by layer; the last columns show the last LayerNorm."""
-    depth = depth_of(models, 'tokens')
-    figure, axes = panels(2 * len(models), depth + len(LAST))
+    titles = layer_titles(models, 'tokens')
+    figure, axes = panels(2 * len(models), len(titles) + len(LAST))
+    for axis, title in zip(axes[0], [*titles, *LAST.values()]):
+        axis.set_title(title, **SMALL)
     for row, (label, arrays) in enumerate(models.items()):
         for name, line in (('tokens', axes[2 * row]), ('PE', axes[2 * row + 1])):
             layers = by_layer(arrays, name.lower())
-            limit = robust(layers.values())
-            for layer, values in layers.items():
-                heat(line[layer], values, limit)
+            limit = heat(line, layers)
             line[0].set_ylabel(f'{label}\n{name}\n±{limit:.2g}', **SMALL)
-        names = [name for name in LAST if name in arrays and
-                 (name != 'last_with_position' or 'last_pe' in arrays)]
-        for column, name in enumerate(names, depth):
-            limit = robust([arrays[name]])
-            heat(axes[2 * row, column], arrays[name], limit)
-            axes[2 * row, column].set_xlabel(f'±{limit:.2g}', fontsize=7)
+        for column, name in enumerate(LAST, len(titles)):
+            if name in arrays and (name != 'last_with_position' or 'last_pe' in arrays):
+                limit = heat(axes[2 * row], {column: arrays[name]})
+                axes[2 * row, column].set_xlabel(f'±{limit:.2g}', fontsize=7)
         if 'last_pe' in arrays:
-            heat(axes[2 * row + 1, -1], arrays['last_pe'], robust([arrays['last_pe']]))
-    title_layers(axes, depth)
-    for column, text in enumerate(LAST.values(), depth):
-        axes[0, column].set_title(text, **SMALL)
+            heat(axes[2 * row + 1], {-1: arrays['last_pe']})
     figure.supxlabel('across: channels, down: patches; red is positive, blue negative', **SMALL)
     return figure
 
 
-def robust(parts: Iterable[np.ndarray]) -> float:
-    """Limit of a colour scale that half a percent of the elements exceed; 1 without elements."""
-    values = [np.abs(part).ravel() for part in parts]
-    return float(np.percentile(np.concatenate(values), 99.5)) or 1. if values else 1.
+def heat(line, images: Mapping[int, np.ndarray]) -> float:
+    """Draws (N, C) arrays by column on one colour scale, stretched to the panels.
 
-
-def heat(axis, values: np.ndarray, limit: float) -> None:
-    """Draws (N, C) as a heatmap stretched to the panel."""
-    show(axis, values, cmap='RdBu_r', vmin=-limit, vmax=limit, aspect='auto')
+    Returns the scale's limit, which half a percent of the elements exceed; 1 without elements.
+    """
+    values = [np.abs(image).ravel() for image in images.values()]
+    limit = float(np.percentile(np.concatenate(values), 99.5)) or 1. if values else 1.
+    for column, image in images.items():
+        show(line[column], image, cmap='RdBu_r', vmin=-limit, vmax=limit, aspect='auto')
+    return limit
 
 
 def plain(width: float, columns: int = 1):

@@ -117,7 +117,10 @@ class ViTAdapter(VisionTransformer):
         self.num_prefix_tokens, self.unused_slots = sizes['reg_tokens'], self.num_prefix_slots
         self.freeze()
         self.variant, self.interaction_indexes = variant, indexes
-        self.out_indices = check_levels(out_indices)
+        if not isinstance(out_indices, Sequence) or not out_indices \
+                or not set(out_indices) <= set(range(4)):
+            raise ValueError(f'out_indices={out_indices!r}: expected levels, each 0, 1, 2 or 3')
+        self.out_indices = tuple(out_indices)
 
         self.level_embed = nn.Parameter(torch.randn(3, dim))
         self.spm = SpatialPriorModule(inplane=sizes['conv_inplane'], dim=dim)
@@ -200,14 +203,6 @@ class ViTAdapter(VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | {'level_embed'}
-
-
-def check_levels(out_indices: Sequence[int]) -> tuple[int, ...]:
-    """The levels as a tuple; ValueError unless they are some of 0, 1, 2 and 3."""
-    if not isinstance(out_indices, Sequence) or not out_indices or not all(
-            is_count(index, 0) and index < 4 for index in out_indices):
-        raise ValueError(f'out_indices={out_indices!r}: expected levels, each 0, 1, 2 or 3')
-    return tuple(out_indices)
 
 
 def deform_sizes(sizes: Mapping) -> dict[str, float]:

@@ -102,17 +102,13 @@ default_cfgs = generate_default_cfgs({
     for name, arch in ARCHITECTURES.items() for joining in ('', *arch.joinings)})
 
 
-def tag_of(pretrained_cfg) -> str | None:
-    """The tag of a pretrained cfg, which timm passes as a dict, an object or the tag itself."""
-    if isinstance(pretrained_cfg, Mapping):
-        return pretrained_cfg.get('tag')
-    return getattr(pretrained_cfg, 'tag', pretrained_cfg)
-
-
 def make_entry(name: str, arch: Architecture) -> Callable:
     """The function that timm calls to build an architecture."""
     def entry(pretrained: bool = False, pretrained_cfg=None, **kwargs):
-        joining = kwargs.pop('joining', tag_of(pretrained_cfg) or 'default')
+        # timm passes a dict, an object or the tag itself
+        tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, Mapping) else \
+            getattr(pretrained_cfg, 'tag', pretrained_cfg)
+        joining = kwargs.pop('joining', tag or 'default')
         if arch.cls is ViTAdapterFeatures and not kwargs.get('features_only'):
             raise ValueError(f'{name} gives a pyramid of maps: pass features_only=True')
         return build_model_with_cfg(
