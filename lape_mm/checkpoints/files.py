@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import pickle
@@ -99,21 +98,17 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
 
 
 def dataset_meta(content: Mapping) -> dict:
-    """A checkpoint's plain metadata of its training data, such as class names."""
+    """The names and colours of the classes that a checkpoint was trained on, as far as it has them.
+
+    OpenMMLab before 2.0 wrote them as CLASSES and PALETTE into ``meta`` itself.
+    """
     meta = content.get('meta')
     meta = meta if isinstance(meta, Mapping) else {}
-    found = meta.get('dataset_meta')
-    # OpenMMLab before 2.0 wrote CLASSES and PALETTE
-    entries = found if isinstance(found, Mapping) else {
-        key.lower(): meta[key] for key in ('CLASSES', 'PALETTE') if meta.get(key)}
-    return {key: value for key, value in entries.items() if _is_plain(value)}
-
-
-def _is_plain(value) -> bool:
-    try:
-        return bool(json.dumps(value))
-    except (RecursionError, TypeError, ValueError):
-        return False
+    found = meta.get('dataset_meta', meta)
+    entries = {str(key).lower(): value for key, value in found.items()} \
+        if isinstance(found, Mapping) else {}
+    return {key: entries[key] for key in ('classes', 'palette')
+            if isinstance(entries.get(key), (list, tuple))}
 
 
 def _load(path: str, map_location, weights: bool):

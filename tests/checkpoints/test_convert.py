@@ -1,5 +1,4 @@
 """Official layouts to ours and back, to the bit, and what cannot be expressed."""
-import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from lape_mm.backbones import DeiT
 from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
 from lape_mm.checkpoints.convert import TARGETS, convert
 from lape_mm.checkpoints.files import dataset_meta
-from lape_mm.checkpoints.layouts import LAYOUTS
 
 GOLDENS = Path(__file__).parents[1] / 'data/goldens'
 # golden -> the layout that it is in
@@ -99,13 +97,6 @@ def test_what_is_read_becomes_ours_and_nothing_else(name, tmp_path):
         convert(tmp_path / 'ours.pth', tmp_path / 'timm.pth', 'timm')
     with pytest.raises(CheckpointError, match=f'--to {layout}: expected one of lape_mm, '):
         convert(tmp_path / 'ours.pth', tmp_path / 'back.pth', layout)
-    if layout in LAYOUTS:
-        back = LAYOUTS[layout].theirs({key.removeprefix('backbone.'): value
-                                       for key, value in ours.items()})
-        for key in set(back) & set(state):
-            assert torch.equal(back[key], state[key])
-        assert {key for key in set(state) - set(back)
-                if not re.search('head|fc|index|attn_mask', key)} == set()
 
 
 @pytest.mark.parametrize('file', ['ours.pth', 'ours.safetensors'])
