@@ -17,8 +17,6 @@ from lape_mm.requirements import TOOLBOXES, install_hint, missing
 from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
-from .checks.report import Report
-from .checks.signatures import check_call
 from .errors import RunError
 
 ABSENT = object()  # a setting that a config does not have
@@ -69,7 +67,6 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     check_retired(cfg)
     if joining is not None:
         set_joining(cfg, joining)
-    check_scenes(cfg)
     if before and os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
         print(*changes(before, cfg.to_dict()), sep='\n')
 
@@ -138,16 +135,6 @@ def check_joining(joining: str | Mapping) -> None:
         build_joining(joining, depth=1000)  # the model checks it against its depth
     except (TypeError, ValueError) as error:
         raise RunError(f'--joining: {error}') from error
-
-
-def check_scenes(cfg: Config) -> None:
-    """Raises RunError for unknown settings of the built-in data set."""
-    if isinstance(scenes := cfg.get('scenes'), Mapping):
-        from lape_mm.datasets.scenes import prepare
-        report = Report(cfg)
-        check_call(report, 'scenes', prepare, scenes)
-        if report.found:
-            raise RunError(report.lines())
 
 
 def set_joining(cfg: Config, joining: str | Mapping) -> None:

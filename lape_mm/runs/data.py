@@ -15,7 +15,7 @@ from timm.layers import to_2tuple, to_ntuple
 from lape_mm.datasets.folders import TASKS, Data, read_folder, write_index
 from lape_mm.shipped import shipped
 
-from .checks.classes import heads
+from .checks.data_sets import heads
 from .config import lookup, walk
 from .errors import RunError
 

@@ -171,7 +171,7 @@ def draw_scenes(cfg: Config) -> None:
         from lape_mm.datasets.scenes import prepare
         try:
             prepare(**{'track': partial(progress, what='drawing the data'), **cfg.scenes})
-        except (FileExistsError, ValueError) as error:
+        except (FileExistsError, TypeError, ValueError) as error:
             raise RunError(f'scenes: {error}') from error
 
 

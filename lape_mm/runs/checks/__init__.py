@@ -1,11 +1,8 @@
 """Checks of config and data before a run.
 
     preflight      check_config and check_files, which call all others
-    settings       names of types, settings and top-level keys
+    settings       names of types, settings and top-level keys, by signatures
     values         ranges, and settings that depend on each other
-    build          builds the cheap parts of a run; build_model
-    channels       whether backbone, neck and heads fit together
-    classes        data sets, their classes and the heads'; coco, label_maps and class_folders
-    signatures     what a constructor takes, and what a type names
-    report         the problems
+    build          the parts of a run that cost nothing; channels runs the model without values
+    data_sets      paths, labels and classes of each data format
 """

@@ -27,14 +27,10 @@ from ..config import walk
 from ..errors import RunError
 from .report import Report
 from .settings import Place, places
-from .signatures import check_names, resolve, unknown_type
+from .signatures import accepted, resolve, unknown_setting, unknown_type
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-NUMERAL = re.compile(r'[+-]?[\d.]+(e[+-]?\d+)?')
-LAYERS = ('conv_cfg', 'norm_cfg', 'act_cfg')  # mmcv does not say which type it cannot find
-# files that metrics read or create at once, and the metrics that can be built without them
-FILES = ('ann_file', 'output_dir')
-FILELESS = ('CocoMetric', 'IoUMetric')
+FILES = {'ann_file', 'output_dir'}  # which metrics read or create at once
 OURS = ('mmengine.', 'lape_mm.')  # packages whose hooks have no side effects when they are built
 
 
@@ -95,15 +91,16 @@ def check_builds(report: Report) -> nn.Module | None:
                 return registry.MODELS.build(deepcopy(node))
         except RuntimeError:  # something needs values
             return None
-    node = report.cfg.get('model')
+
+    node, wrapper = report.cfg.get('model'), report.cfg.get('optim_wrapper') or {}
     with registry.MODELS.switch_scope_and_registry(report.scope), silence():
         for place in places(report.cfg):
             if isinstance(place.node, Mapping):
-                try_place(report, place)
-        wrapper = report.cfg.get('optim_wrapper')
-        if isinstance(wrapper, Mapping) and 'optimizer' in wrapper:
-            trying(report, 'optim_wrapper', wrapper, lambda: build_constructor(**deepcopy(wrapper)))
-        return trying(report, 'model', node, model) if isinstance(node, Mapping) else None
+                build_place(report, place)
+        if 'optimizer' in wrapper:
+            trying(report, 'optim_wrapper', dict(type=wrapper.get('constructor', '')),
+                   lambda: build_constructor(**deepcopy(wrapper)))
+        return trying(report, 'model', node, model) if node else None
 
 
 def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cfg=None, **wrapper):
@@ -112,7 +109,7 @@ def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cf
         type=constructor, optim_wrapper_cfg=wrapper, paramwise_cfg=paramwise_cfg))
 
 
-def try_place(report: Report, place: Place) -> None:
+def build_place(report: Report, place: Place) -> None:
     """Builds one part of the run, with stand-ins for its data set, weights and optimizer."""
     node = {key: value for key, value in place.node.items() if key not in place.taken}
     number = nn.Parameter(torch.zeros(1))
@@ -123,23 +120,22 @@ def try_place(report: Report, place: Place) -> None:
         registry.OPTIM_WRAPPERS: dict(optimizer=optimizer),
         registry.PARAM_SCHEDULERS: dict(optimizer=optimizer, epoch_length=1)}
     if place.build is DataLoader:
-        batches = dict(batch_size=1, batch_sampler=[[0]]) if place.node.get('batch_sampler') \
-            else dict(sampler=[0])
-        node.update(batches, dataset=range(1), collate_fn=None, worker_init_fn=None)
+        node.update(dataset=range(1), collate_fn=None, worker_init_fn=None, sampler=[0])
+        if node.pop('batch_sampler', None):
+            node.update(batch_size=1)
         trying(report, place.where, place.node, lambda: DataLoader(**node))
-        return
     if place.build not in stand_ins:
         return
     kind = node.setdefault('type', place.default)
     cls: Any = resolve(kind, place.build, report.scope)
-    if place.build is registry.METRICS and cls.__name__ in FILELESS:
-        node = {key: value for key, value in node.items() if key not in FILES}
-    elif place.build is registry.METRICS and set(FILES) & set(node) \
+    if cls.__name__ == 'CocoMetric':
+        node.pop('ann_file', None)
+    if place.build is registry.METRICS and FILES & set(node) \
             or place.build is registry.HOOKS and not cls.__module__.startswith(OURS) \
             or kind == 'AmpOptimWrapper':  # needs a GPU
         return
-    trying(report, place.where, node, lambda: place.build.build(
-        deepcopy(node), default_args=stand_ins[place.build]))
+    trying(report, place.where, place.node, lambda: place.build.build(
+        {**deepcopy(node), **stand_ins[place.build]}))
 
 
 def trying(report: Report, where: str, node: Mapping, build: Callable):
@@ -152,37 +148,29 @@ def trying(report: Report, where: str, node: Mapping, build: Callable):
 
 def explain(report: Report, where: str, node: Mapping, error: Exception) -> None:
     """Reports which part of ``node`` could not be built, why, and what is allowed."""
-    text = str(error.args[0]).strip() if error.args else ''
-    if 'process group' in text and report.cfg.get('launcher', 'none') != 'none':
-        return  # there will be one
-    parts: dict[str, Mapping] = dict(walk({where: node}))
-    path, part = culprit(parts, error, where)
-    found, models = len(report.found), registry.MODELS
+    text, scope = str(error.args[0]).strip() if error.args else '', report.scope
+    path, part = culprit(dict(walk({where: node})), error, where)
+    kinds = (registry.MODELS, registry.TASK_UTILS, registry.TRANSFORMS,
+             registry.OPTIM_WRAPPER_CONSTRUCTORS)
     if (match := UNEXPECTED.search(text)) and match[1] in part:
-        for among in (models, registry.TASK_UTILS, registry.TRANSFORMS):
-            if build := resolve(part.get('type'), among, report.scope):
-                check_names(report, path, build, {match[1]: part[match[1]]})
-                break
-    elif isinstance(error, KeyError):  # a type that a registry does not have
-        among = registry.TASK_UTILS if '::task util' in text else models
-        layers = [f'{path}.{name}' for name in LAYERS]
-        for below, one in parts.items():
-            kind = one.get('type')
-            if (kind in re.findall(r'[\w.]+', text) or below in layers) \
-                    and resolve(kind, among, report.scope) is None:
-                report.add(below, unknown_type(kind, among, report.scope))
-    if len(report.found) > found:
-        return
-    line = first_line(text)
-    if not text:  # an assertion: the line that made it
+        build: Any = next(filter(None, (resolve(part.get('type'), among, scope)
+                                        for among in kinds)), None)
+        if build is not None:
+            text = unknown_setting(build.__name__, accepted(build).parameters, match[1],
+                                   part[match[1]])
+    elif isinstance(error, KeyError):  # a type that no registry has; mmcv does not say which
+        for below, one in walk({path: part}):
+            kind = str(one.get('type', ''))
+            if kind and (kind in text or 'None' in text) and not any(
+                    resolve(kind, among, scope) for among in kinds):
+                among = next((one for one in kinds if f'::{one.name} ' in text), kinds[0])
+                path, text = below, unknown_type(kind, among, scope)
+    elif not text:  # an assertion: the line that made it
         last = traceback.extract_tb(error.__traceback__)[-1]
-        line = f'{last.line} ({last.filename}:{last.lineno})'
-    if type(error) is not ValueError:  # whose text says what is wrong
-        line = f'{type(error).__name__}: {line}'
-    numerals = [f'{key}={value!r}' for key, value in part.items()
-                if isinstance(value, str) and NUMERAL.fullmatch(value)]
-    report.add(path, line + (
-        f'; a string in the place of a number: {", ".join(numerals)}' if numerals else ''))
+        text = f'AssertionError: {last.line} ({last.filename}:{last.lineno})'
+    elif type(error) is not ValueError:  # whose text says what is wrong
+        text = f'{type(error).__name__}: {text}'
+    report.add(path, first_line(text, most=600))
 
 
 def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple[str, Mapping]:
@@ -193,12 +181,11 @@ def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple
         error: as it came through mmengine's registries.
         where: path of the outermost.
     """
-    built = None
+    built: dict = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == 'build_from_cfg':
             built = frame.f_locals['cfg']
-    found = [(path, part) for path, part in parts.items()
-             if built is not None and part.get('type') == built.get('type')]
+    found = [(path, part) for path, part in parts.items() if part.get('type') == built.get('type')]
     # among several of this type, the one with the same settings; its parent may have added some
     found = [(path, part) for path, part in found if part == built][:1] or found
     return found[0] if len(found) == 1 else (where, parts[where])

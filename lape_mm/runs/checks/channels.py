@@ -10,22 +10,24 @@ from typing import Any
 
 import torch
 from timm.layers import to_2tuple
-from torch import Tensor, nn
+from torch import nn
 
 from .report import Report
 
 HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
-ROI_HEADS = (('bbox_roi_extractor', 'bbox_head'), ('mask_roi_extractor', 'mask_head'))
 
 
 @torch.no_grad()
 def check_channels(report: Report, model: nn.Module) -> None:
     """Reports parts whose ``in_channels`` differ from the maps that reach them."""
     model.to('meta')  # tables made from ranges are not there yet
-    maps: Any = images_for(report.cfg, model)
+    size = report.cfg.model.get('backbone', {}).get('img_size', 224)
+    count = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
+    maps: Any = torch.empty(2, count if isinstance(count, int) else 3, *to_2tuple(size),
+                            device='meta')
     found: list[int] = []
     source = ''
-    for where, part in parts(model, 'model', ('backbone', 'neck')):
+    for where, part in parts(model, 'model', 'backbone', 'neck'):
         if source and not expect(report, where, part, found, source):
             return
         try:
@@ -39,29 +41,17 @@ def check_channels(report: Report, model: nn.Module) -> None:
             return
     if not found:
         return
-    for where, head in parts(model, 'model', HEADS):
+    for where, head in parts(model, 'model', *HEADS):
         expect(report, where, head, found, source)
     roi_head = getattr(model, 'roi_head', None)
-    if roi_head is None or getattr(roi_head, 'with_shared_head', False):
-        return
-    for pair in ROI_HEADS:
-        extractors, heads = ([*parts(roi_head, 'model.roi_head', (name,))] for name in pair)
-        for (where, extractor), (head_where, head) in zip(extractors, heads):
-            out = getattr(extractor, 'out_channels', None)
-            if isinstance(out, int):
-                if out not in found:
-                    report.add(where, f'out_channels={out}: {source} gives {listed(found)}')
-                expect(report, head_where, head, [out], where)
+    extractors = dict(parts(roi_head, 'model.roi_head', 'bbox_roi_extractor'))
+    if all(getattr(one, 'out_channels', None) in found for one in extractors.values()):
+        for where, head in parts(roi_head, 'model.roi_head', 'bbox_head', 'mask_head'):
+            if not getattr(roi_head, 'with_shared_head', False):
+                expect(report, where, head, found, source)
 
 
-def images_for(cfg, model: nn.Module) -> Tensor:
-    """Two images of the size and channels that the backbone is made for."""
-    size = cfg.model.get('backbone', {}).get('img_size', 224)
-    count = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
-    return torch.empty(2, count if isinstance(count, int) else 3, *to_2tuple(size), device='meta')
-
-
-def parts(model: nn.Module, where: str, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:
+def parts(model: Any, where: str, *names: str) -> Iterator[tuple[str, nn.Module]]:
     """Paths and modules of the parts that exist; each entry of a list."""
     for name in names:
         part = getattr(model, name, None)
@@ -81,18 +71,13 @@ def expect(report: Report, where: str, part: nn.Module, found: list[int], source
             return False
         found = [found[pick] for pick in picks]
     if isinstance(wanted, int):
-        concatenated = index is not None and len(found) > 1
-        fits = wanted == sum(found) if concatenated else wanted in found
+        fits = wanted in found or index is not None and wanted == sum(found)
     elif isinstance(wanted, (list, tuple)):
         exact = index is not None or any(cls.__name__ == 'FPN' for cls in type(part).__mro__)
         fits = list(wanted) == found if exact else all(count in found for count in wanted)
     else:
         return True
     if not fits:
-        report.add(where, f'in_channels={wanted}: {source} gives {listed(found)}')
+        report.add(where, f'in_channels={wanted}: {source} gives '
+                   f'{found[0] if len(found) == 1 else found}')
     return fits
-
-
-def listed(found: list[int]) -> str:
-    """Channels as a config writes them."""
-    return str(found[0] if len(found) == 1 else found)

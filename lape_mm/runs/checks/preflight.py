@@ -10,10 +10,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import DATASETS
 
 from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
@@ -22,13 +20,9 @@ from ..config import our_backbones, walk
 from ..errors import RunError
 from .build import check_builds
 from .channels import check_channels
-from .class_folders import check_batches, check_class_folders
-from .classes import Source, sources
-from .coco import check_coco
-from .label_maps import check_label_maps
+from .data_sets import check_source, sources
 from .report import Report
 from .settings import check_settings
-from .signatures import accepted, resolve
 from .values import check_values
 
 LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
@@ -69,28 +63,22 @@ def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
 def check_contents(report: Report, mode: str) -> None:
     """Checks values, builds what costs nothing, and compares channels."""
     check_values(report, mode)
-    check_backends(report)
+    for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
+        module = BACKENDS.get(str(node.get('type')))
+        if module and missing(module):
+            report.add(where, install_hint(module))
     model = check_builds(report)
     if model is not None:
         check_channels(report, model)
 
 
-def check_backends(report: Report) -> None:
-    """Reports backends of the visualizer whose package is not installed."""
-    for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
-        module = BACKENDS.get(str(node.get('type')))
-        if module and missing(module):
-            report.add(where, install_hint(module))
-
-
 def check_data(report: Report, mode: str) -> None:
     """Checks checkpoints, data sets and their classes."""
     check_checkpoints(report, mode)
-    missing_roots: list[str] = []
     expected: list[str] | None = None
     for part in LOADERS[mode]:
-        for source in sources(report.cfg, part):
-            names = check_source(report, source, missing_roots)
+        for source in sources(report.cfg, part, report.scope):
+            names = check_source(report, source)
             if names and expected and names != expected:
                 other = sorted({*names} ^ {*expected})
                 differ = f'only one has {some(other)}' if other else 'in another order'
@@ -98,79 +86,36 @@ def check_data(report: Report, mode: str) -> None:
                            f'({differ}), so equal labels would mean different classes',
                            'list the same classes in the same order in all files')
             expected = expected or names
-        if part != 'train':
-            check_evaluators(report, part, missing_roots)
-
-
-def check_source(report: Report, source: Source, missing_roots: list[str]) -> list[str] | None:
-    """Checks the paths of one data set; returns its classes if the files list them."""
-    cls: Any = resolve(source.cfg.get('type'), DATASETS, report.scope)
-    fetches = cls is not None and 'download' in accepted(cls).parameters  # such as CIFAR
-    if fetches and source.cfg.get('download', True) or '://' in source.root + source.ann_file:
-        return None
-    if source.root and not os.path.isdir(source.root):
-        missing_roots.append(source.root)
-        report.add(source.where, f'data folder {source.root} does not exist',
-                   report.path_remedy(source.root, 'data_root'))
-        return None
-    if fetches:
-        check_batches(report, source, cls)
-        return None
-    complete = True
-    if source.ann_file and not os.path.isfile(source.ann_file):
-        complete = False
-        report.add(source.where, f'annotation file {source.ann_file} does not exist',
-                   report.path_remedy(source.ann_file, 'ann_file'))
-    for name, folder in source.folders.items():
-        if '://' not in folder and not os.path.isdir(folder):
-            complete = False
-            report.add(source.where, f'folder {folder} ({name}) does not exist',
-                       report.path_remedy(folder, f'data_prefix.{name}'))
-    family = {base.__name__ for base in getattr(cls, '__mro__', ())}
-    formats = {'CocoDataset': check_coco, 'BaseSegDataset': check_label_maps,
-               'CustomDataset': check_class_folders}
-    for name, check in formats.items():
-        if complete and name in family:
-            try:
-                return check(report, source, cls)
-            except ValueError as error:  # the names of its classes cannot be read
-                report.add(source.where, str(error))
-    return None
-
-
-def check_evaluators(report: Report, part: str, missing_roots: list[str]) -> None:
-    """Reports missing annotation files of ``val_evaluator`` or ``test_evaluator``."""
-    for where, evaluator in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
-        path = evaluator.get('ann_file')
-        if isinstance(path, str) and '://' not in path and not os.path.isfile(path) and not any(
-                path.startswith(f'{root.rstrip("/")}/') for root in missing_roots):
-            report.add(where, f'annotation file {path} does not exist',
-                       report.path_remedy(path, 'ann_file'))
+        for where, node in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
+            path = str(node.get('ann_file') or '')
+            # a missing folder is the data set's
+            if os.path.isdir(os.path.dirname(path)) and not os.path.isfile(path):
+                report.add(where, f'annotation file {path} does not exist',
+                           report.path_remedy(path, 'ann_file'))
 
 
 def check_checkpoints(report: Report, mode: str) -> None:
-    """Reports missing local checkpoints, and frozen parameters without pretrained weights."""
-    cfg, named = report.cfg, {}
-    if path := cfg.get('load_from'):
-        named[path] = 'load_from'
+    """Reports missing local checkpoints, and warns of random and frozen backbones."""
+    cfg = report.cfg
+    named = {cfg.get('load_from') or '': 'load_from'}
     if mode == 'train':  # a test takes all weights from the checkpoint
         for where, node in walk(dict(model=cfg.model)):
             for key in ('checkpoint', 'pretrained', 'checkpoint_path'):
                 if isinstance(node.get(key), str):
                     named.setdefault(node[key], f'{where}.{key}')
-        constructor = str((cfg.get('optim_wrapper') or {}).get('constructor', ''))
+        started = cfg.get('load_from') or cfg.get('resume')
+        constructor = str((cfg.get('optim_wrapper') or {}).get('constructor'))
+        backbone = cfg.model.get('backbone') or {}
+        random = [where for where, node in our_backbones(cfg) if not node.get('init_cfg')]
         if constructor.endswith('FreezingOptimWrapperConstructor') and not (
-                (cfg.model.get('backbone') or {}).get('init_cfg') or cfg.get('load_from')
-                or cfg.get('resume')):
+                backbone.get('init_cfg') or started):
             report.add('model.backbone', 'parts of it are not trained, and no weights are given, '
                        'so that they would stay random', 'give a checkpoint with --cfg-options '
                        '{where}.init_cfg.checkpoint=PATH')
-        random = [where for where, node in our_backbones(cfg) if not node.get('init_cfg')]
-        if report.scope in ('mmdet', 'mmseg') and random and not (
-                cfg.get('load_from') or cfg.get('resume') or cfg.get('scenes')):
+        elif report.scope in ('mmdet', 'mmseg') and random and not (started or cfg.get('scenes')):
             report.warn(random[0], 'starts from random weights; the papers start from ImageNet '
                         'weights trained with the same joining: --cfg-options '
                         f'{random[0]}.init_cfg.checkpoint=PATH')
     for path, where in named.items():
-        if '://' not in path and not Path(path).expanduser().is_file():
+        if path and '://' not in path and not Path(path).expanduser().is_file():
             report.add(where, f'checkpoint {path} does not exist')

@@ -3,42 +3,42 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 
 from mmengine.config import Config
 
 
-@dataclass
 class Report:
-    """Problems, each with the places of the config that share it."""
+    """Problems and warnings of a config.
 
-    cfg: Config
-    found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    Attributes:
+        cfg: the config.
+        scope: the toolbox in which types are looked up.
+        found: problem and remedy -> dotted paths of the settings that have it.
+        warnings: lines that do not stop the run.
+    """
 
-    @property
-    def scope(self) -> str | None:
-        """The toolbox in which types are looked up."""
-        return self.cfg.get('default_scope')
+    def __init__(self, cfg: Config):
+        self.cfg, self.scope = cfg, cfg.get('default_scope')
+        self.found: dict[tuple[str, str], list[str]] = {}
+        self.warnings: list[str] = []
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
-        """Adds a problem; ``{where}`` in its remedy is replaced by each of its places."""
+        """Adds a problem; words of its remedy with ``{where}`` are repeated for each place."""
         places = self.found.setdefault((text, remedy), [])
         if where not in places:
             places.append(where)
 
     def warn(self, where: str, text: str) -> None:
-        """Adds a warning, which does not stop the run."""
+        """Adds a warning."""
         self.warnings.append(f'{where}: {text}')
 
     def lines(self) -> list[str]:
         """One line a problem: its places, what is wrong, what to do."""
         lines = []
         for (text, remedy), places in self.found.items():
-            words = (' '.join(word.replace('{where}', place) for place in places)
-                     if '{where}' in word else word for word in remedy.split(' '))
-            line = f'{", ".join(places)}: {text}'
-            lines.append(f'{line}; {" ".join(words)}' if remedy else line)
+            words = [' '.join(word.replace('{where}', place) for place in places)
+                     if '{where}' in word else word for word in remedy.split()]
+            lines.append(f'{", ".join(places)}: {text}' + (f'; {" ".join(words)}' if words else ''))
         return lines
 
     def path_remedy(self, path: str, key: str) -> str:
@@ -51,7 +51,7 @@ class Report:
         for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
                                         self.cfg.text):
             value = os.environ.get(name, default).rstrip('/')
-            if path == value or path.startswith(f'{value}/'):
+            if f'{path}/'.startswith(f'{value}/'):
                 state = 'now' if name in os.environ else 'not set, its default is'
                 return f'set {name} to the folder of your data ({state} {value})'
         return f'point at yours with --cfg-options {{where}}.{key}=PATH'

@@ -11,8 +11,7 @@ from mmengine.config import Config  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.checks.classes import sources  # noqa: E402
-from lape_mm.runs.checks.coco import read_coco  # noqa: E402
+from lape_mm.runs.checks.data_sets import sources  # noqa: E402
 from lape_mm.runs.checks.preflight import check_config, check_data, check_files  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.checks.values import check_normalisation  # noqa: E402

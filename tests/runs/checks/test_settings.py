@@ -14,11 +14,11 @@ from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.checks.build import check_builds, explain, trying  # noqa: E402
+from lape_mm.runs.checks.build import check_builds, trying  # noqa: E402
 from lape_mm.runs.checks.channels import check_channels  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.checks.settings import check_settings, places  # noqa: E402
-from lape_mm.runs.checks.values import check_values, whole  # noqa: E402
+from lape_mm.runs.checks.values import check_values  # noqa: E402
 
 ROOT = Path(__file__).parents[3] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
@@ -116,17 +116,11 @@ class TestBuild:
 
     def test_a_string_for_a_number(self):
         _, (line,) = self.lines(width='4')
-        assert line.startswith('model: TypeError: ') and line.endswith("width='4'")
+        assert line.startswith('model: TypeError: ') and 'width' in line
 
     def test_a_misspelt_setting(self):
         _, (line,) = self.lines(widht=4)
         assert line.startswith("model: widht=4: Awkward has no setting 'widht', did you mean ")
-
-    def test_a_process_group_will_be_there(self):
-        for launcher, count in (('none', 1), ('pytorch', 0)):
-            report = Report(Config(dict(launcher=launcher)))
-            explain(report, 'model', {}, ValueError('Default process group has not been ..'))
-            assert len(report.found) == count
 
     def test_what_is_not_built(self):
         """Hooks of others may do anything, and metrics may read hundreds of megabytes."""
@@ -188,9 +182,3 @@ def test_names_at_the_top():
     assert list(report.lines()) == [
         "train_dataloder: train_dataloder=1: nothing reads this key, did you mean "
         "'train_dataloader'?"]
-
-
-def test_whole():
-    assert all(map(whole, (1, 3.0, 10 ** 9)))
-    assert not any(map(whole, (0, -1, 2.5, True, '3', None, float('nan'), float('inf'))))
-    assert whole(0, 0)
