@@ -1,7 +1,6 @@
 """Reads a config and applies the tools' options to it."""
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from lape_mm.requirements import TOOLBOXES, install_hint, missing
 from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
-from .errors import RunError
+from .errors import RunError, rank
 
 ABSENT = object()  # a setting that a config does not have
 
@@ -67,7 +66,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     check_retired(cfg)
     if joining is not None:
         set_joining(cfg, joining)
-    if before and os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+    if before and rank() == 0:
         print(*changes(before, cfg.to_dict()), sep='\n')
 
     if work_dir is not None:

@@ -21,6 +21,11 @@ class RunError(Exception):
         super().__init__('; '.join(self.problems))
 
 
+def rank() -> int:
+    """This process of those that a launcher has started; 0 for the first or only one."""
+    return int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')))
+
+
 def exit_status(run: Callable[[], None]) -> int:
     """Calls ``run``; on a RunError prints one ``error: ...`` line a problem.
 
@@ -32,10 +37,8 @@ def exit_status(run: Callable[[], None]) -> int:
             raise RunError(install_hint('mmengine'))
         run()
     except RunError as error:
-        rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
-        if rank == '0' or error.own:
+        if rank() == 0 or error.own:
             for problem in error.problems:
-                print(f'error: {f"process {rank}: " if rank != "0" else ""}{problem}',
-                      file=sys.stderr)
+                print(f'error: {f"process {rank()}: " if rank() else ""}{problem}', file=sys.stderr)
         return error.status
     return 0

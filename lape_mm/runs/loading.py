@@ -51,14 +51,11 @@ def check_classes(content: Mapping, tested: Sequence[str]) -> None:
     """
     meta = dataset_meta(content).get('classes')
     learnt = [str(name) for name in meta] if isinstance(meta, (list, tuple)) else []
-    labels: dict[str, list[int]] = {}
-    for label, name in enumerate(learnt):
-        labels.setdefault(name, []).append(label)
     for label, name in enumerate(tested):
-        if label not in labels.get(name, [label]):
+        if name in learnt and learnt[label:label + 1] != [name]:
             raise RunError(f'the checkpoint was trained with class {name!r} as label '
-                           f'{labels[name][0]}, which the config tests as label {label}: expected '
-                           f'the classes in the order {", ".join(learnt)}, in the config '
+                           f'{learnt.index(name)}, which the config tests as label {label}: '
+                           f'expected the classes in the order {", ".join(learnt)}, in the config '
                            'and in its files')
 
 
@@ -80,6 +77,5 @@ class FittingWeightsHook(Hook):
         for key in ('state_dict', 'ema_state_dict'):
             if state := checkpoint.get(key):
                 weights = unwrap({'state_dict': state})
-                if key == 'ema_state_dict':
-                    weights.pop('steps', None)
+                weights.pop('steps', None)  # of the average
                 check(own, weights)

@@ -22,7 +22,7 @@ def set_resume(cfg: Config, resume: str) -> None:
     """Resumes from a checkpoint; 'auto' takes the work folder's latest valid one."""
     found: str | None = resume
     if resume == 'auto':
-        found, unused = newest_checkpoint(cfg.work_dir, elsewhere(cfg))
+        found, unused = newest_checkpoint(cfg.work_dir)
         for line in unused:
             print(f'warning: not used: {line}', flush=True)
         print(f'resumes from {found}' if found else
@@ -30,11 +30,6 @@ def set_resume(cfg: Config, resume: str) -> None:
     cfg.resume = found is not None
     if found:  # else the run starts from the config's own
         cfg.started_from, cfg.load_from = cfg.get('load_from'), found
-
-
-def elsewhere(cfg: Config) -> str | None:
-    """The config's folder for checkpoints, if it is not the work folder."""
-    return ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir')
 
 
 @master_only
@@ -54,7 +49,7 @@ def note_start(work_dir: str, log_folder: str, resume: str | None) -> None:
             file.write(f'{log_folder}\n')
 
 
-def newest_checkpoint(work_dir: str, out_dir: str | None = None) -> tuple[str | None, list[str]]:
+def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     """The latest valid checkpoint of a folder's run; ties go to the higher iteration.
 
     The time stands in the checkpoint; one without a time counts as the oldest. mmengine's
@@ -65,32 +60,30 @@ def newest_checkpoint(work_dir: str, out_dir: str | None = None) -> tuple[str | 
     """
     logs = Path(work_dir, LOGS)
     own = tuple(logs.read_text().split()) if logs.is_file() else ('',)
-    ranked: list[tuple[str, int, int, str]] = []
-    unused: dict[str, None] = {}  # as an ordered set
-    for path in checkpoints(work_dir, out_dir):
+    ranked: list[tuple[str, int, str]] = []
+    unused: list[str] = []
+    for path in checkpoints(work_dir):
         try:
-            ranked.append((*written(path, own), path.stat().st_mtime_ns, str(path)))
+            ranked.append((*written(path, own), str(path)))
         except CheckpointError as error:
-            unused[str(error)] = None
+            unused.append(str(error))
     for *_, name in sorted(ranked, reverse=True):
         try:
             read_checkpoint(name)  # its weights, too
         except CheckpointError as error:
-            unused[str(error)] = None
+            unused.append(str(error))
         else:
-            return name, list(unused)
-    return None, list(unused)
+            return name, unused
+    return None, unused
 
 
-def checkpoints(work_dir: str, out_dir: str | None = None) -> list[Path]:
+def checkpoints(work_dir: str) -> list[Path]:
     """A folder's checkpoints by name, damaged ones included."""
-    folder = Path(work_dir)
-    folders = [folder] if out_dir is None else [folder, Path(out_dir, folder.name)]
-    found = [path for place in folders for path in sorted(place.glob('*.pth'))
+    found = [path for path in sorted(Path(work_dir).glob('*.pth'))
              if re.fullmatch(KINDS, path.name)]
-    if (pointer := folder / 'last_checkpoint').is_file():  # may name any file
-        found += [path for path in [Path(pointer.read_text().strip())] if path.is_file()]
-    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
+    pointer = Path(work_dir, 'last_checkpoint')  # may name a file in the hook's out_dir
+    last = Path(pointer.read_text().strip() if pointer.is_file() else '')
+    return found + [last] * (last.is_file() and last.name not in [path.name for path in found])
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
@@ -111,9 +104,9 @@ def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
     return time if re.fullmatch(TIME, time) else '', meta['iter']
 
 
-def earlier_run(work_dir: str, out_dir: str | None = None) -> str | None:
+def earlier_run(work_dir: str) -> str | None:
     """The warning for a new run in a folder that holds a record or checkpoints, or None."""
-    names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir, out_dir))
+    names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir))
              if path.is_file()]
     if not names:
         return None

@@ -17,7 +17,6 @@ from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.machine import versions
 from lape_mm.runs.engine.samples import BadSample
-from lape_mm.runs.engine.stop import RunStopped
 from lape_mm.wording import short
 
 from . import data
@@ -27,13 +26,19 @@ from .config import load_config, settle_loaders, write_config
 from .drawing import draw_tested, draw_truth
 from .errors import RunError
 from .loading import FittingWeightsHook, check_tested
-from .optim import set_act_checkpoint, set_amp, set_auto_scale_lr, set_ema
+from .options import (
+    set_act_checkpoint,
+    set_amp,
+    set_auto_scale_lr,
+    set_ema,
+    set_strict_data,
+    set_tta,
+)
 from .outputs import dump_metric, print_testing, print_training
 from .progress import progress
 from .report import ReportHook
-from .resume import earlier_run, elsewhere, note_start, set_resume
+from .resume import earlier_run, note_start, set_resume
 from .runner import CheckedRunner
-from .tta import set_tta
 
 
 def train(args: Namespace) -> None:
@@ -52,7 +57,10 @@ def train(args: Namespace) -> None:
     if getattr(args, 'write', None):
         write_config(cfg, args.write, work_dir=args.work_dir)
         return
-    cfg.overrides = overrides(args)
+    named = {'--' + name.replace('_', '-'): value for name in (
+        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint',
+        *data.OPTIONS) if (value := getattr(args, name, None))}
+    cfg.overrides = {**named, **(args.cfg_options or {})}  # for the run's record
     if args.amp:
         set_amp(cfg, args.amp)
     if args.auto_scale_lr:
@@ -61,7 +69,7 @@ def train(args: Namespace) -> None:
         set_strict_data(cfg)
     if args.resume:
         set_resume(cfg, args.resume)
-    earlier = earlier_run(cfg.work_dir, elsewhere(cfg))
+    earlier = earlier_run(cfg.work_dir)
     runner = build_runner(cfg, 'train')
     if earlier and not args.resume and not cfg.get('resume'):
         runner.logger.warning(earlier)
@@ -114,36 +122,16 @@ def read_config(args: Namespace) -> Config:
     return cfg
 
 
-def overrides(args: Namespace) -> dict:
-    """What the command line changes of a config, for the run's record."""
-    named = {'--' + name.replace('_', '-'): value for name in (
-        'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint',
-        *data.OPTIONS)
-        if (value := getattr(args, name, None))}
-    return {**named, **(args.cfg_options or {})}
-
-
 @contextmanager
 def one_line() -> Iterator[None]:
     """Turns errors that a user can act on into a RunError."""
     try:
         yield
-    except RunStopped as stop:
-        raise RunError(str(stop), status=stop.status, own=True) from stop
     except BadSample as bad:  # from a worker it comes with a traceback before it
         raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
                        own=True) from bad
     except CheckpointError as error:
         raise RunError(str(error)) from error
-
-
-def set_strict_data(cfg: Config) -> None:
-    """--strict-data: a bad sample ends the run; RunError without `lape_mm.ExactRunHook`."""
-    for hook in [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]:
-        if hook and hook.get('type') == 'lape_mm.ExactRunHook':
-            hook.strict_data = True
-            return
-    raise RunError('--strict-data: the config has no hook lape_mm.ExactRunHook')
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:

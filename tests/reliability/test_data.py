@@ -9,6 +9,7 @@ pytest.importorskip('mmengine', reason='runs need a toolbox')
 
 import small_runs as runs  # noqa: E402
 import torch  # noqa: E402
+from lape_mm.runs.engine.check_sample import check_whole  # noqa: E402
 from mmengine.dataset import BaseDataset  # noqa: E402
 from PIL import Image  # noqa: E402
 
@@ -23,7 +24,6 @@ from lape_mm.runs.engine.samples import (  # noqa: E402
     SeededBatches,
     seed_from,
 )
-from lape_mm.runs.engine.whole_image import check_whole  # noqa: E402
 
 
 class Listed(torch.utils.data.Dataset):

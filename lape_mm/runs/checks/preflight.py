@@ -17,7 +17,7 @@ from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
 from ..config import our_backbones, walk
-from ..errors import RunError
+from ..errors import RunError, rank
 from .build import check_builds
 from .channels import check_channels
 from .data_sets import check_source, sources
@@ -55,9 +55,8 @@ def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
         check(report)
         if report.found:
             raise RunError(report.lines())
-    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-        for warning in report.warnings:
-            print(f'warning: {warning}', file=sys.stderr, flush=True)
+    for warning in report.warnings if rank() == 0 else ():
+        print(f'warning: {warning}', file=sys.stderr, flush=True)
 
 
 def check_contents(report: Report, mode: str) -> None:

@@ -1,6 +1,4 @@
 """Hooks, optimizer wrappers and constructors that training configs name."""
-from .bfloat16 import BFloat16OptimWrapper
-from .cpu_parallel import CpuDataParallel
 from .exact_run import ExactRunHook, MissedValidationHook
 from .finite_loss import FiniteLossHook
 from .parameter_groups import (
@@ -10,6 +8,7 @@ from .parameter_groups import (
 from .position_hook import PositionHook
 from .record_hook import RunRecordHook
 from .safe_checkpoint import SafeCheckpointHook
+from .wrappers import BFloat16OptimWrapper, CpuDataParallel
 
 __all__ = ['BFloat16OptimWrapper', 'CpuDataParallel', 'ExactRunHook', 'FiniteLossHook',
            'FreezingOptimWrapperConstructor', 'LayerDecayOptimWrapperConstructor',

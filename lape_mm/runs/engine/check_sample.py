@@ -1,12 +1,46 @@
-"""Checks that an image agrees with its annotation."""
+"""Checks that an image is whole and agrees with its annotation."""
 from __future__ import annotations
 
+import mmap
+import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import Dataset
 
-from .whole_image import check_whole
+# A JPEG marker is FF and its kind. Inside a scan, FF 00 is a data byte and FF D0-D7 are restarts.
+MARKER = re.compile(rb'\xff([\xc0-\xcf\xd9-\xfe])')
+END, SCAN = 0xd9, 0xda
+PNG_END = b'\0\0\0\0IEND'  # the last chunk: length 0 and its kind
+
+
+def check_whole(path: str | None) -> None:
+    """Raises ValueError for a truncated JPEG or PNG file, whose rest decoders fill with grey.
+
+    Bytes after the image, such as the film of a motion photo, are fine.
+    """
+    if path is None or not os.path.isfile(path) or not os.path.getsize(path):
+        return
+    with open(path, 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:2] == b'\xff\xd8' and not jpeg_is_whole(data) \
+                or data[:4] == b'\x89PNG' and data.find(PNG_END) < 0:
+            raise ValueError(f'{path}: the file is truncated')
+
+
+def jpeg_is_whole(data) -> bool:
+    """Whether a JPEG has an end marker after a scan.
+
+    Jumps from segment to segment, because an embedded thumbnail has its own end marker.
+    """
+    place, scanned = 2, False
+    while found := MARKER.search(data, place):
+        kind = found[1][0]
+        if kind == END:
+            return scanned
+        scanned = scanned or kind == SCAN
+        place = found.end() + int.from_bytes(data[found.end():found.end() + 2], 'big')
+    return False
 
 
 class CheckLoaded:
@@ -22,30 +56,26 @@ class CheckLoaded:
 
     def __call__(self, results: Mapping) -> Mapping:
         path, shape = results.get('img_path'), results.get('ori_shape')
-        check_whole(path)
+        labels, map_path = results.get('gt_seg_map'), results.get('seg_map_path')
         size = results.get('height'), results.get('width')
+        check_whole(path)
         if shape is not None and None not in size and tuple(shape[:2]) != size:
             raise ValueError(
                 f'{path}: the image has {shape[0]} x {shape[1]} pixels (height x width), its '
                 f'annotation says {size[0]} x {size[1]}'
                 + (': is it rotated by EXIF?' if tuple(shape[:2]) == size[::-1] else ''))
-        if results.get('gt_seg_map') is not None:
-            self._check_label_map(results['gt_seg_map'], results.get('seg_map_path'), shape)
-        return results
-
-    def _check_label_map(self, labels, path, shape) -> None:
-        check_whole(path)
-        if labels.ndim != 2:
-            raise ValueError(f'{path}: a label map has one channel, this has the shape '
-                             f'{labels.shape}')
-        if shape is not None and labels.shape != tuple(shape[:2]):
-            raise ValueError(f'{path}: the label map has {labels.shape[0]} x {labels.shape[1]} '
-                             f'pixels, its image {shape[0]} x {shape[1]}')
+        if labels is None:
+            return results
+        check_whole(map_path)
+        if labels.ndim != 2 or shape is not None and labels.shape != tuple(shape[:2]):
+            raise ValueError(f'{map_path}: expected one channel as large as the image, '
+                             f'{tuple(shape[:2])}, got the shape {labels.shape}')
         if self.classes is not None:
             wrong = labels[(labels >= self.classes) & (labels != self.ignored)]
             if len(wrong):
-                raise ValueError(f'{path}: label {wrong[0]} in the map, expected 0 to '
+                raise ValueError(f'{map_path}: label {wrong[0]} in the map, expected 0 to '
                                  f'{self.classes - 1} or {self.ignored} (ignored)')
+        return results
 
 
 def inner_datasets(dataset: Dataset) -> Iterator[Any]:

@@ -14,10 +14,10 @@ from mmengine.runner import IterBasedTrainLoop
 from torch.utils.data import DataLoader
 
 from lape_mm.registry import HOOKS
+from lape_mm.runs.errors import RunError
 
 from .check_sample import check_loaded
 from .samples import guarded_loader, seed_from
-from .stop import RunStopped
 
 
 class EndlessIterator:
@@ -87,9 +87,9 @@ class ExactRunHook(Hook):
         self.report = Path(runner.log_dir, 'bad_samples.jsonl')
         dataset = loop.dataloader.dataset
         if not len(dataset):
-            raise RunStopped(f'{part}_dataloader.dataset: no image is left of the data set '
-                             f'({getattr(dataset, "ann_file", "") or "no annotation file"}); '
-                             'filter_cfg may drop images without annotations')
+            raise RunError(f'{part}_dataloader.dataset: no image is left of the data set '
+                           f'({getattr(dataset, "ann_file", "") or "no annotation file"}); '
+                           'filter_cfg may drop images without annotations', own=True)
         check_loaded(dataset)
         loop.dataloader = guarded_loader(loop.dataloader, report=self.report, part=part,
                                          strict=self.strict_data, **settings)

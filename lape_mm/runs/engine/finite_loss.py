@@ -5,8 +5,7 @@ import torch
 from mmengine.hooks import Hook
 
 from lape_mm.registry import HOOKS
-
-from .stop import RunStopped
+from lape_mm.runs.errors import RunError
 
 
 @HOOKS.register_module()
@@ -53,12 +52,13 @@ class FiniteLossHook(Hook):
         text = (f'iteration {runner.iter + 1}: {", ".join(wrong) or "gradients are not finite"}; '
                 f'its images: {", ".join(images(data_batch)) or "unknown"}')
         if self.in_a_row >= self.patience:
-            raise RunStopped(f'{text}. The run ends after {self.in_a_row} such iterations in a '
-                             'row; a lower learning rate, a longer warm-up or --amp bf16 may help')
+            raise RunError(f'{text}. The run ends after {self.in_a_row} such iterations in a row; '
+                           'a lower learning rate, a longer warm-up or --amp bf16 may help',
+                           status=1, own=True)
         for name, buffer in runner.model.named_buffers():
             if buffer.is_floating_point() and not torch.isfinite(buffer).all():
-                raise RunStopped(f'{text}. The run ends because {name} is no longer finite; '
-                                 '--resume continues from the last checkpoint')
+                raise RunError(f'{text}. The run ends because {name} is no longer finite; '
+                               '--resume continues from the last checkpoint', status=1, own=True)
         runner.logger.warning(f'{text}. ' + ('Its update is left out' if skipped else
                                              'The gradients of this step are finite'))
 

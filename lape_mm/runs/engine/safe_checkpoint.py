@@ -12,8 +12,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook, EMAHook
 
 from lape_mm.registry import HOOKS
-
-from .stop import RunStopped
+from lape_mm.runs.errors import RunError
 
 PART = '.part'  # suffix of a file that is being written
 INTERRUPTED = 'interrupted.pth'
@@ -31,7 +30,7 @@ class WholeFileBackend(LocalBackend):
         """Writes a whole file or nothing, then removes the files that are waiting.
 
         Raises:
-            RunStopped: a checkpoint cannot be written, for example on a full disk.
+            RunError: a checkpoint cannot be written, for example on a full disk.
         """
         path, part = Path(filepath), Path(f'{filepath}{PART}')
         try:
@@ -46,10 +45,10 @@ class WholeFileBackend(LocalBackend):
             if path.suffix != '.pth':
                 raise
             left = sorted(path.parent.glob('*.pth'), key=os.path.getmtime)
-            raise RunStopped(
+            raise RunError(
                 f'a checkpoint cannot be written to {path.parent}: {error.strerror or error}; '
-                + (f'the last whole one is {left[-1]}' if left else 'there is none before it')
-            ) from error
+                + (f'the last whole one is {left[-1]}' if left else 'there is none before it'),
+                status=1, own=True) from error
         while self.waiting:
             if (old := Path(self.waiting.pop())) != path:  # it may have been written again
                 old.unlink(missing_ok=True)
@@ -128,6 +127,6 @@ class SafeCheckpointHook(CheckpointHook):
                                meta=dict(epoch=runner.epoch, iter=done))
         barrier()  # the launcher sends SIGTERM to the others as soon as one process ends
         self._restore_handlers()
-        raise RunStopped(f'{signal.Signals(self.signal).name} after iteration {done}: '
-                         f'{os.path.join(self.out_dir, INTERRUPTED)} is written; the same command '
-                         'with --resume goes on from there', status=128 + self.signal)
+        raise RunError(f'{signal.Signals(self.signal).name} after iteration {done}: '
+                       f'{os.path.join(self.out_dir, INTERRUPTED)} is written; the same command '
+                       'with --resume goes on from there', status=128 + self.signal, own=True)

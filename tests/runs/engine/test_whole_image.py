@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip('mmengine')
 
+from lape_mm.runs.engine.check_sample import check_whole  # noqa: E402
 from PIL import Image  # noqa: E402
-
-from lape_mm.runs.engine.whole_image import check_whole  # noqa: E402
 
 NOISE = np.random.default_rng(0)
 FILM = b'\0\0\0\x18ftypmp42' + NOISE.bytes(2 * 2 ** 20)

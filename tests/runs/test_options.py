@@ -7,7 +7,7 @@ import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.optim import OptimWrapper  # noqa: E402
 
-from lape_mm.runs import optim  # noqa: E402
+from lape_mm.runs import options  # noqa: E402
 from lape_mm.runs.engine import BFloat16OptimWrapper  # noqa: E402
 from lape_mm.runs.errors import RunError  # noqa: E402
 from lape_mm.runs.runner import CheckedRunner  # noqa: E402
@@ -19,28 +19,28 @@ class TestAmp:
             **{'type': 'OptimWrapper', 'optimizer': dict(type='SGD', lr=1.), **wrapper})))
 
     def test_fp16(self, monkeypatch):
-        monkeypatch.setattr(optim, 'get_device', lambda: 'cuda')
+        monkeypatch.setattr(options, 'get_device', lambda: 'cuda')
         cfg = self.cfg()
-        optim.set_amp(cfg, 'fp16')
+        options.set_amp(cfg, 'fp16')
         assert cfg.optim_wrapper == dict(
             type='AmpOptimWrapper', dtype='float16', loss_scale='dynamic',
             optimizer=dict(type='SGD', lr=1.))
-        monkeypatch.setattr(optim, 'get_device', lambda: 'cpu')
+        monkeypatch.setattr(options, 'get_device', lambda: 'cpu')
         with pytest.raises(RunError, match='fp16 needs a GPU'):
-            optim.set_amp(self.cfg(), 'fp16')
+            options.set_amp(self.cfg(), 'fp16')
 
     @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
     def test_bf16(self, scope):
         cfg = self.cfg(type='AmpOptimWrapper', loss_scale='dynamic', dtype='float16')
         cfg.default_scope = scope
-        optim.set_amp(cfg, 'bf16')
+        options.set_amp(cfg, 'bf16')
         assert cfg.optim_wrapper == dict(
             type='lape_mm.BFloat16OptimWrapper', features_only=scope == 'mmdet',
             optimizer=dict(type='SGD', lr=1.))
 
     def test_another_wrapper(self):
         with pytest.raises(RunError, match="'DeepSpeedOptimWrapper'"):
-            optim.set_amp(self.cfg(type='DeepSpeedOptimWrapper'), 'bf16')
+            options.set_amp(self.cfg(type='DeepSpeedOptimWrapper'), 'bf16')
 
     @pytest.mark.parametrize('features_only', [False, True])
     def test_bfloat16_wrapper(self, features_only):
@@ -82,7 +82,7 @@ def test_scaling_counts_accumulated_batches(batch, counts, base, ratio, enable, 
     cfg = Config(dict(optim_wrapper=dict(accumulative_counts=counts),
                       auto_scale_lr=dict(base_batch_size=base, enable=False)))
     if enable:
-        optim.set_auto_scale_lr(cfg)
+        options.set_auto_scale_lr(cfg)
     runner = CheckedRunner(
         torch.nn.Linear(1, 1), str(tmp_path), train_dataloader=dict(batch_size=batch),
         train_cfg=dict(by_epoch=True, max_epochs=1), optim_wrapper=wrapper, cfg=cfg)
@@ -92,4 +92,4 @@ def test_scaling_counts_accumulated_batches(batch, counts, base, ratio, enable, 
 
 def test_scaling_needs_a_base():
     with pytest.raises(RunError, match='base_batch_size'):
-        optim.set_auto_scale_lr(Config(dict()))
+        options.set_auto_scale_lr(Config(dict()))

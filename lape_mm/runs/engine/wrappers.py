@@ -1,14 +1,15 @@
-"""bfloat16 autocast on any device."""
+"""bfloat16 on any device, and distributed training on CPUs."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from mmengine.device import get_device
+from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.optim import OptimWrapper
 from torch import nn
 
-from lape_mm.registry import OPTIM_WRAPPERS
+from lape_mm.registry import MODEL_WRAPPERS, OPTIM_WRAPPERS
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -50,3 +51,11 @@ def _features_in_bfloat16(model: Any) -> Iterator[None]:
         yield
     finally:
         del model.extract_feat
+
+
+@MODEL_WRAPPERS.register_module()
+class CpuDataParallel(MMDistributedDataParallel):
+    """mmengine's wrapper for processes without a GPU. BatchNorm is not synchronised."""
+
+    def __init__(self, module, **kwargs):
+        super().__init__(revert_sync_batchnorm(module), **{**kwargs, 'device_ids': None})

@@ -1,0 +1,123 @@
+"""What --amp, --auto-scale-lr, --ema, --act-checkpoint, --strict-data and --tta do to a config."""
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.device import get_device
+
+from .config import our_backbones
+from .errors import RunError
+
+WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'lape_mm.BFloat16OptimWrapper')
+# the toolboxes' own models for test-time augmentation, and factors of the test scale
+TTA_MODELS: dict[str, dict] = dict(
+    mmpretrain=dict(type='AverageClsScoreTTA'), mmseg=dict(type='SegTTAModel'),
+    mmdet=dict(type='DetTTAModel',
+               tta_cfg=dict(nms=dict(type='nms', iou_threshold=.5), max_per_img=100)))
+RATIOS = dict(mmpretrain=(1.,), mmdet=(.75, 1., 1.25), mmseg=(.5, .75, 1., 1.25, 1.5, 1.75))
+META = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'pad_shape', 'scale_factor', 'flip',
+        'flip_direction', 'sample_idx')
+
+
+def set_amp(cfg: Config, kind: str) -> None:
+    """Turns on mixed precision in a config, in place.
+
+    Args:
+        kind: 'fp16' (mmengine's wrapper) or 'bf16' (ours, which also works on the CPU; detectors
+            keep their heads in float32).
+
+    Raises:
+        RunError: fp16 on the CPU, or an optimizer wrapper of another kind in the config.
+    """
+    wrapper = cfg.optim_wrapper
+    if (present := wrapper.get('type', 'OptimWrapper')) not in WRAPPERS:
+        raise RunError(f'--amp {kind} cannot change optim_wrapper.type={present!r}: expected one '
+                       f'of {", ".join(WRAPPERS)}')
+    if kind == 'fp16' and get_device() == 'cpu':
+        raise RunError('--amp fp16 needs a GPU; use --amp bf16 on the CPU')
+    for setting in ('dtype', 'loss_scale', 'features_only'):
+        wrapper.pop(setting, None)
+    wrapper.update(
+        dict(type='AmpOptimWrapper', dtype='float16', loss_scale='dynamic') if kind == 'fp16' else
+        dict(type='lape_mm.BFloat16OptimWrapper', features_only=cfg.default_scope == 'mmdet'))
+
+
+def set_auto_scale_lr(cfg: Config) -> None:
+    """Turns on mmengine's scaling of the learning rate by the total batch size."""
+    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
+        raise RunError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
+    cfg.auto_scale_lr.enable = True
+
+
+def set_ema(cfg: Config) -> None:
+    """Adds mmengine's EMAHook, which validates with averaged weights, unless there is one."""
+    hooks = cfg.get('custom_hooks') or []
+    if not any(str(hook.get('type')).endswith('EMAHook') for hook in hooks):
+        cfg.custom_hooks = [*hooks, dict(type='EMAHook', momentum=.0002, update_buffers=True)]
+
+
+def set_act_checkpoint(cfg: Config) -> None:
+    """Turns on gradient checkpointing in every backbone of ours; RunError if there is none."""
+    found = [node for _, node in our_backbones(cfg)]
+    for node in found:
+        node['with_cp'] = True
+    if not found:
+        raise RunError('--act-checkpoint: the config has no backbone of lape_mm')
+
+
+def set_strict_data(cfg: Config) -> None:
+    """A bad sample ends the run; RunError without `lape_mm.ExactRunHook`."""
+    hooks = [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]
+    found = [hook for hook in hooks if hook and hook.get('type') == 'lape_mm.ExactRunHook']
+    for hook in found:
+        hook.strict_data = True
+    if not found:
+        raise RunError('--strict-data: the config has no hook lape_mm.ExactRunHook')
+
+
+def set_tta(cfg: Config) -> None:
+    """Makes a test average over flips and scales, in place.
+
+    A config's own ``tta_model`` and ``tta_pipeline`` come first; otherwise the test pipeline is
+    repeated with its scales times `RATIOS`, plain and flipped.
+
+    Raises:
+        RunError: the model predicts masks of instances, which mmdet cannot average, or the test
+            pipeline has no transform that packs.
+    """
+    scope, dataset = cfg.default_scope, cfg.test_dataloader.dataset
+    if scope == 'mmdet' and 'mask_head' in {**cfg.model, **(cfg.model.get('roi_head') or {})}:
+        raise RunError('--tta: mmdet averages boxes alone, and this model predicts masks')
+    dataset.pipeline = deepcopy(
+        cfg.get('tta_pipeline') or augmented(dataset.pipeline, RATIOS[scope]))
+    cfg.model = ConfigDict(cfg.get('tta_model') or TTA_MODELS[scope], module=cfg.model)
+    if scope == 'mmpretrain':  # whose hook cannot draw several versions of an image
+        cfg.default_hooks.pop('visualization', None)
+
+
+def augmented(pipeline: list, ratios: tuple[float, ...]) -> list:
+    """A test pipeline over scales and flips; the images are loaded once."""
+    def name(step: Any) -> str:
+        return str(step['type']).split('.')[-1]
+
+    def scaled(scale: Any, ratio: float) -> Any:
+        return tuple(round(side * ratio) for side in scale) if isinstance(scale, (list, tuple)) \
+            else round(scale * ratio)
+
+    pack = deepcopy(pipeline[-1])
+    if not name(pack).startswith('Pack'):
+        raise RunError(f'--tta: the test pipeline ends with {pack["type"]}, expected Pack...')
+    pack['meta_keys'] = tuple(dict.fromkeys((*pack.get('meta_keys', ()), *META)))
+    start = 1 + next((at for at, step in enumerate(pipeline)
+                      if name(step).startswith('LoadImage')), -1)
+    body = pipeline[start:-1]
+    steps = [[dict(step, scale=scaled(step['scale'], ratio)) for ratio in ratios]
+             if name(step) == 'Resize' and 'scale' in step else [step] for step in body]
+    flips = [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0., 1.)]
+    # before the ground truth is loaded, which keeps its own orientation
+    place = next((at for at, step in enumerate(body) if name(step).startswith('LoadAnn')),
+                 len(body))
+    return [*pipeline[:start], ConfigDict(type='TestTimeAug', transforms=[
+        *steps[:place], flips, *steps[place:], [pack]])]
