@@ -21,7 +21,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--compare', nargs='+', metavar='JOINING=CHECKPOINT',
                         help='further models, side by side: another joining of the config, or '
                         'CONFIG.py=CHECKPOINT')
-    parser.add_argument('--num-images', type=int, default=16, help='at most (default: 16)')
+    parser.add_argument('--num-images', type=arguments.above_zero(int), default=16,
+                        help='at most (default: 16)')
     arguments.add_size(parser, 'that images are resized to (default: the size that the position '
                        'embedding is made for)')
     arguments.add_model(parser)

@@ -15,8 +15,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--metric', help='default: the first that was measured')
     parser.add_argument('--baseline', metavar='LABEL', help='also the differences to this row, '
                         'paired by seed')
-    parser.add_argument('--best', action='store_true', help='the largest figure of each run '
-                        'instead of the last')
     return parser.parse_args(argv)
 
 
@@ -24,8 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         args = parse_args(argv)
         from lape_mm.runs.results import show
-        print(show(args.folders, metric=args.metric, baseline=args.baseline,
-                   which='best' if args.best else 'last'))
+        print(show(args.folders, metric=args.metric, baseline=args.baseline))
 
     return exit_status(run)
 

@@ -42,10 +42,6 @@ def analyze(args: Namespace) -> None:
     apply_trust(args)
     if lacking := missing('matplotlib'):
         raise RunError([install_hint(module) for module in lacking])
-    if args.num_images < 1:
-        raise RunError(f'--num-images {args.num_images}: expected at least one')
-    if args.img_size and min(args.img_size) < 1:
-        raise RunError(f'--img-size {args.img_size}: expected at least one pixel')
     wanted = [(args.config, args.joining, args.checkpoint),
               *(read_other(text, args.config) for text in args.compare or ())]
     # find every mistake in a config before minutes of work
@@ -77,7 +73,7 @@ def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, pat
     found = load_weights(model, checkpoint)
     try:
         encoder = find_encoder(model)
-        size = ((img_size * 2)[0], (img_size * 2)[1]) if img_size else own_size(encoder)
+        size = (img_size[0], img_size[-1]) if img_size else own_size(encoder)
         images, pictures = load_images(cfg, model, paths, size)
         analysis = analyse(
             model, images, partial(progress, what=Path(checkpoint).name), **{

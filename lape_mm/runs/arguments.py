@@ -1,6 +1,7 @@
 """Options that several tools share. ``--help`` imports neither torch nor mmengine."""
 import argparse
 import ast
+from collections.abc import Callable
 
 from .errors import RunError
 
@@ -57,6 +58,15 @@ def add_model(parser: argparse.ArgumentParser) -> None:
                         'written as in Python')
 
 
+def above_zero(kind: type) -> Callable[[str], float]:
+    """Reads a number above 0 of a kind."""
+    def read(text: str) -> float:
+        if (value := kind(text)) <= 0:
+            raise argparse.ArgumentTypeError(f'{text}: expected a number above 0')
+        return value
+    return read
+
+
 class SizeAction(argparse.Action):
     """Takes a side in pixels, or height and width."""
 
@@ -68,19 +78,12 @@ class SizeAction(argparse.Action):
 
 def add_size(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --img-size; ``what`` completes its help."""
-    parser.add_argument('--img-size', nargs='+', type=int, action=SizeAction, metavar='PIXELS',
-                        help=f'side, or height and width, {what}')
+    parser.add_argument('--img-size', nargs='+', type=above_zero(int), action=SizeAction,
+                        metavar='PIXELS', help=f'side, or height and width, {what}')
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Adds the options that put a folder of data, and a length and size of a run, into a config."""
-    def above_zero(kind):
-        def read(text):
-            value = kind(text)
-            if value <= 0:
-                raise argparse.ArgumentTypeError(f'{text}: expected a number above 0')
-            return value
-        return read
     group = parser.add_argument_group('your own data', 'docs/your_own_data.md shows the layouts')
     group.add_argument('--data', metavar='FOLDER', help='images in the layout of COCO, PASCAL VOC '
                        'or YOLO, with label maps, or in a folder per class; the config follows')

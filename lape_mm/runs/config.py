@@ -10,10 +10,8 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
-from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
-from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
 from .errors import RunError, rank
@@ -36,8 +34,6 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     Raises:
         RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
     """
-    if joining is not None:
-        check_joining(joining)
     package, shipped_one, name = path.partition('::')
     if shipped_one:
         path = str(configs_of(package) / name)
@@ -63,7 +59,6 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     if edit is not None:
         edit(cfg)
     merge_options(cfg, options or {})
-    check_retired(cfg)
     if joining is not None:
         set_joining(cfg, joining)
     if before and rank() == 0:
@@ -84,11 +79,11 @@ def configs_of(package: str) -> Path:
     """
     if package == 'lape_mm':
         return shipped('configs')
-    spec = find_spec(package) if package in TOOLBOXES else None
-    if spec is None or not spec.origin:
-        raise RunError(install_hint(package) if package in TOOLBOXES else f'{package}::, expected '
-                       f'lape_mm::, {"::, ".join(TOOLBOXES)}::')
-    folder = Path(spec.origin).parent
+    if package not in TOOLBOXES:
+        raise RunError(f'{package}::, expected lape_mm::, {"::, ".join(TOOLBOXES)}::')
+    if (spec := find_spec(package)) is None:
+        raise RunError(install_hint(package))
+    folder = Path(str(spec.origin)).parent
     return next((found for found in (folder / '.mim/configs', folder.parent / 'configs')
                  if found.is_dir()), folder)
 
@@ -115,25 +110,8 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
              if 'joining' in signature(cls).parameters}
     for path, node in walk(dict(cfg.items())):
         kind = node.get('type')
-        if isinstance(kind, type):
-            kind = kind.__name__
-        if isinstance(kind, str) and kind.removeprefix('lape_mm.') in names:
+        if str(getattr(kind, '__name__', kind)).removeprefix('lape_mm.') in names:
             yield path, node
-
-
-def check_retired(cfg: Config) -> None:
-    """Raises RunError for a type that has been removed, with what to do instead."""
-    for where, node in walk(dict(cfg.items())):
-        if (kind := str(node.get('type'))) in RETIRED:
-            raise RunError(f'{where}.type={kind!r} has been removed: {RETIRED[kind]}')
-
-
-def check_joining(joining: str | Mapping) -> None:
-    """Raises RunError with the allowed values unless a backbone may take the joining."""
-    try:
-        build_joining(joining, depth=1000)  # the model checks it against its depth
-    except (TypeError, ValueError) as error:
-        raise RunError(f'--joining: {error}') from error
 
 
 def set_joining(cfg: Config, joining: str | Mapping) -> None:
@@ -144,10 +122,10 @@ def set_joining(cfg: Config, joining: str | Mapping) -> None:
     Raises:
         RunError: the config has no such backbone.
     """
-    backbones = [backbone for _, backbone in our_backbones(cfg)]
-    for backbone in backbones:
-        backbone['joining'] = joining
-    if not backbones:
+    found = [node for _, node in our_backbones(cfg)]
+    for node in found:
+        node['joining'] = joining
+    if not found:
         raise RunError(f'--joining: {cfg.filename or "the config"} has no backbone of lape_mm')
 
 
@@ -212,8 +190,8 @@ def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
     target = Path(path)
     if target.suffix != '.py' or target.exists() or not target.absolute().parent.is_dir():
         raise RunError(f'--write {path}: expected a new .py file in a folder that exists')
-    own = cfg if work_dir else Config({key: value for key, value in cfg.items()
-                                       if key not in ('work_dir', 'launcher')})
+    own = Config({key: value for key, value in cfg.items()
+                  if work_dir or key not in ('work_dir', 'launcher')})
     target.write_text(f'# {Path(cfg.filename or "").name} with the options of a command line\n'
                       + own.pretty_text)
     print(f'written: {path}')
@@ -223,9 +201,8 @@ def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
     """A line "key: was -> is" for each setting that differs; a ``type`` takes its whole dict."""
     if old == new:
         return
-    same = isinstance(old, Mapping) and isinstance(new, Mapping) and (
-        old.get('type') == new.get('type') or not path)
-    if same:
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and (
+            old.get('type') == new.get('type') or not path):
         for key in [*old, *(key for key in new if key not in old)]:
             yield from changes(old.get(key, ABSENT), new.get(key, ABSENT),
                                f'{path}.{key}' if path else str(key))

@@ -46,14 +46,12 @@ def export(args: Namespace) -> None:
     # cheap checks before minutes of work
     if Path(args.out).is_dir() or not args.out.endswith('.onnx'):
         raise RunError(f'{args.out}: expected a file name that ends with .onnx')
-    if args.img_size and min(args.img_size) < 1:
-        raise RunError(f'--img-size {args.img_size[0]}: expected at least one pixel')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
                       backbone=getattr(args, 'backbone', None))
     turned = turns_channels(cfg)
     size, notes = preparation(cfg)
     if args.img_size:
-        size = tuple((args.img_size * 2)[:2])
+        size = args.img_size[0], args.img_size[-1]
     elif size is None:
         raise RunError("the config's test pipeline has no size: give --img-size")
     height, width = size

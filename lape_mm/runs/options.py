@@ -1,6 +1,7 @@
 """What --amp, --auto-scale-lr, --ema, --act-checkpoint, --strict-data and --tta do to a config."""
 from __future__ import annotations
 
+from argparse import Namespace
 from copy import deepcopy
 from typing import Any
 
@@ -19,6 +20,16 @@ TTA_MODELS: dict[str, dict] = dict(
 RATIOS = dict(mmpretrain=(1.,), mmdet=(.75, 1., 1.25), mmseg=(.5, .75, 1., 1.25, 1.5, 1.75))
 META = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'pad_shape', 'scale_factor', 'flip',
         'flip_direction', 'sample_idx')
+
+
+def apply_options(cfg: Config, args: Namespace) -> None:
+    """Applies the options of tools/train.py to a config, in place."""
+    if getattr(args, 'amp', None):
+        set_amp(cfg, args.amp)
+    for name, change in dict(ema=set_ema, act_checkpoint=set_act_checkpoint,
+                             auto_scale_lr=set_auto_scale_lr, strict_data=set_strict_data).items():
+        if getattr(args, name, False):
+            change(cfg)
 
 
 def set_amp(cfg: Config, kind: str) -> None:

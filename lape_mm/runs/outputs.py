@@ -8,7 +8,7 @@ from numbers import Real
 from pathlib import Path
 
 import torch
-from mmengine.dist import is_main_process
+from mmengine.dist import master_only
 from mmengine.evaluator import BaseMetric, DumpResults
 from mmengine.runner import Runner, find_latest_checkpoint
 
@@ -52,30 +52,21 @@ def print_training(runner: Runner) -> None:
     best = runner.message_hub.runtime_info.get('best_ckpt')
     if best and os.path.exists(best):
         checkpoint += f', best: {short(best)}'
-    _print(runner, metrics, checkpoint, runner.log_dir)
+    print_closing(runner, metrics, checkpoint, runner.log_dir)
 
 
-def print_testing(runner: Runner, metrics: Mapping, checkpoint: str, *, out: str | None,
-                  show_dir: str | None) -> None:
-    """Closing lines of tools/test.py."""
-    _print(runner, metrics, short(checkpoint), show_dir or runner.log_dir)
-    if out and is_main_process():
-        print(f'predictions: {short(out)}')
-
-
-def _print(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> None:
-    if not is_main_process():
-        return
+@master_only
+def print_closing(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> None:
+    """Closing lines of a run whose pictures are in a folder."""
     shown = ', '.join(f'{name} {float(value):.4g}' for name, value in metrics.items()
-                      if isinstance(value, Real) and not isinstance(value, bool))
+                      if isinstance(value, Real))
     print(f'metrics:     {shown or "none: no evaluation has run"}')
     print(f'checkpoint:  {checkpoint}')
     print(f'log:         {short(Path(runner.log_dir, f"{runner.timestamp}.log"))}')
     if (report := Path(runner.log_dir, 'report.html')).exists():
         print(f'report:      {short(report)}')
     pictures = Counter(path.parent for path in Path(folder).rglob('*')
-                       if path.suffix.lower() in ('.png', '.jpg', '.jpeg')).most_common(1)
-    scope = runner.cfg.default_scope
-    print('pictures:    ' + (
-        f'{short(pictures[0][0])} ({pictures[0][1]})' if pictures else
-        f'none (--cfg-options default_hooks.visualization.{DRAWS[scope][1]}=True draws some)'))
+                       if path.suffix in ('.png', '.jpg')).most_common(1)
+    option = f'default_hooks.visualization.{DRAWS[runner.cfg.default_scope][1]}=True'
+    print('pictures:    ' + (f'{short(pictures[0][0])} ({pictures[0][1]})' if pictures else
+                             f'none (--cfg-options {option} draws some)'))

@@ -12,33 +12,30 @@ from lape_mm.runs.engine.record_hook import RECORD
 from .errors import RunError
 
 SEED = 'randomness.seed'
-KINDS: dict[str, tuple[type, ...]] = {
-    'config': (str, type(None)), 'overrides': (dict,), 'seed': (int,), 'metrics': (list,),
-    'finished': (bool,), 'fingerprint': (str,), 'machine': (dict,), 'versions': (dict,),
-    'commit': (str, type(None)), 'started': (str,), 'cpu_seconds': (int, float)}
+KEYS = ('config', 'overrides', 'seed', 'metrics', 'finished', 'fingerprint', 'machine', 'versions',
+        'commit', 'started', 'cpu_seconds')
 
 
 def read_records(folders: Iterable[str | Path]) -> list[dict]:
     """Reads all records below folders: ``record.json`` of work folders, or a ledger's files."""
-    found: list[dict] = []
+    found: list[Path] = []
     for folder in map(Path, folders):
         paths = [folder] if folder.is_file() else (
             sorted(folder.rglob(RECORD)) or sorted(folder.glob('*.json')))
         if not paths:
             raise RunError(f'{folder}: there is no record of a run; training writes {RECORD} '
                            'into its work folder')
-        found += map(read_record, paths)
-    return found
+        found += paths
+    return [read_record(path) for path in found]
 
 
 def read_record(path: Path) -> dict:
     """Reads one record of a `RunRecordHook` and adds its ``path``; RunError if it is not one."""
     try:
         record = json.loads(path.read_text())
-        if lacking := [name for name, kind in KINDS.items()
-                       if not isinstance(record.get(name), kind)]:
+        if lacking := [name for name in KEYS if name not in record]:
             raise ValueError(f'without {", ".join(lacking)}')
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise RunError(f'{path}: not a record of a run: {error}') from error
     return dict(record, path=str(path))
 
@@ -55,13 +52,13 @@ def label_runs(records: Sequence[Mapping]) -> list[str]:
             for one in settings]
 
 
-def figure(record: Mapping, metric: str, which: str = 'last') -> float:
-    """A metric of a run's last validation, or its largest; RunError if the run has none."""
+def figure(record: Mapping, metric: str) -> float:
+    """A metric of a run's last validation; RunError if the run has none."""
     values = [line[metric] for line in record['metrics'] if metric in line]
     if not values:
         known = sorted({name for line in record['metrics'] for name in line})
         raise RunError(f'{record["path"]}: no metric {metric!r}, but {", ".join(known) or "none"}')
-    return values[-1] if which == 'last' else max(values)
+    return values[-1]
 
 
 def first_metric(records: Sequence[Mapping]) -> str:
@@ -89,14 +86,14 @@ class Row:
     differences: dict[int, float]
 
 
-def later_parts(record: Mapping) -> list[Mapping]:
-    """The other fingerprints and commits that a run was resumed with."""
-    return record.get('resumed_with', [])
+def parts(record: Mapping) -> list[Mapping]:
+    """A record and the parts that it was resumed with; each has a fingerprint and a commit."""
+    return [record, *record.get('resumed_with', [])]
 
 
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
-            baseline: str | Mapping[str, str] | None = None, which: str = 'last') -> list[Row]:
-    """One row a label, in the order of the labels.
+            baseline: str | Mapping[str, str] | None = None) -> list[Row]:
+    """One row a label, in the order of the labels; unfinished runs are left out.
 
     Args:
         baseline: the label that all others are compared with, or one a label.
@@ -106,21 +103,18 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             with other settings; the baseline is not a label; no run has finished.
     """
     found: dict[str, dict[int, float]] = {}
-    kinds: dict[str, Mapping] = {}
+    kinds: dict[str, str] = {}
     for label, record in zip(labels, records):
         if not record['finished']:
             continue
-        first = kinds.setdefault(label, record)
-        if any(part['fingerprint'] != record['fingerprint'] for part in later_parts(record)):
-            raise RunError(f'{label}: {record["path"]} was resumed with another config than it was '
-                           'started with: leave it out')
-        if first['fingerprint'] != record['fingerprint']:
-            raise RunError(f'{label}: {first["path"]} and {record["path"]} ran different configs '
-                           'of the same name and overrides: leave one of them out')
+        kind = kinds.setdefault(label, record['fingerprint'])
+        if any(part['fingerprint'] != kind for part in parts(record)):
+            raise RunError(f'{label}: {record["path"]} ran, or was resumed with, another config of '
+                           'the same name and overrides: leave it out')
         seeds = found.setdefault(label, {})
         if record['seed'] in seeds:
             raise RunError(f'{label}: seed {record["seed"]} twice, in {record["path"]} again')
-        seeds[record['seed']] = figure(record, metric, which)
+        seeds[record['seed']] = figure(record, metric)
     if not found:
         raise RunError('none of the runs has finished')
     if isinstance(baseline, str) and baseline not in found:
@@ -128,9 +122,8 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
     rows = []
     for label, by_seed in found.items():
         against = baseline.get(label) if isinstance(baseline, Mapping) else baseline
-        against = None if against == label else against
-        base = found.get(against, {}) if against else {}
-        rows.append(Row(label, by_seed, against, {
+        base = found.get(against or '', {}) if against != label else {}
+        rows.append(Row(label, by_seed, None if against == label else against, {
             seed: value - base[seed] for seed, value in by_seed.items() if seed in base}))
     return rows
 
@@ -179,23 +172,23 @@ def origin(records: Sequence[Mapping]) -> str:
     machines = several(record['machine']['gpu'] or f'{record["machine"]["cpu"]}, '
                        f'{record["machine"]["threads"]} thread a run' for record in ended)
     hours = sum(record['cpu_seconds'] for record in ended) / 3600
-    commits = several(part['commit'] for record in ended for part in (record, *later_parts(record)))
+    commits = several(part['commit'] for record in ended for part in parts(record))
     spent = f'{hours:.1f} h' if hours >= .1 else f'{hours * 60:.0f} min'
     return (f'{len(ended)} runs, {spent} of CPU time in all, on {machines}; torch '
             f'{several(record["versions"]["torch"] for record in ended)}; commit {commits}; '
             f'{several(sorted(record["started"] for record in ended))}')
 
 
-def show(folders: Sequence[str], *, metric: str | None, baseline: str | None, which: str) -> str:
+def show(folders: Sequence[str], *, metric: str | None = None, baseline: str | None = None) -> str:
     """The text that tools/results.py prints; raises as `read_records` and `compare`."""
     records = read_records(folders)
     metric = metric or first_metric(records)
-    rows = compare(label_runs(records), records, metric, baseline=baseline, which=which)
+    rows = compare(label_runs(records), records, metric, baseline=baseline)
     small = all(abs(value) <= 1 for row in rows for value in row.by_seed.values())
-    parts = [table(rows, metric, digits=4 if small else 2), f'Measured: {origin(records)}.']
+    texts = [table(rows, metric, digits=4 if small else 2), f'Measured: {origin(records)}.']
     if any(len(row.by_seed) > 1 for row in rows):
-        parts.append('Mean ± standard deviation over seeds' + (
+        texts.append('Mean ± standard deviation over seeds' + (
             '; differences: mean ± standard error.' if baseline else '.'))
     if unfinished := [record['path'] for record in records if not record['finished']]:
-        parts.append(f'Left out, unfinished: {", ".join(unfinished)}')
-    return '\n\n'.join(parts)
+        texts.append(f'Left out, unfinished: {", ".join(unfinished)}')
+    return '\n\n'.join(texts)

@@ -26,15 +26,8 @@ from .config import load_config, settle_loaders, write_config
 from .drawing import draw_tested, draw_truth
 from .errors import RunError
 from .loading import FittingWeightsHook, check_tested
-from .options import (
-    set_act_checkpoint,
-    set_amp,
-    set_auto_scale_lr,
-    set_ema,
-    set_strict_data,
-    set_tta,
-)
-from .outputs import dump_metric, print_testing, print_training
+from .options import apply_options, set_tta
+from .outputs import dump_metric, print_closing, print_training
 from .progress import progress
 from .report import ReportHook
 from .resume import earlier_run, note_start, set_resume
@@ -50,10 +43,7 @@ def train(args: Namespace) -> None:
             ema, act_checkpoint, write (a file: writes the config there and ends).
     """
     cfg = read_config(args)
-    if getattr(args, 'ema', False):
-        set_ema(cfg)
-    if getattr(args, 'act_checkpoint', False):
-        set_act_checkpoint(cfg)
+    apply_options(cfg, args)
     if getattr(args, 'write', None):
         write_config(cfg, args.write, work_dir=args.work_dir)
         return
@@ -61,12 +51,6 @@ def train(args: Namespace) -> None:
         'backbone', 'joining', 'amp', 'auto_scale_lr', 'strict_data', 'ema', 'act_checkpoint',
         *data.OPTIONS) if (value := getattr(args, name, None))}
     cfg.overrides = {**named, **(args.cfg_options or {})}  # for the run's record
-    if args.amp:
-        set_amp(cfg, args.amp)
-    if args.auto_scale_lr:
-        set_auto_scale_lr(cfg)
-    if getattr(args, 'strict_data', False):
-        set_strict_data(cfg)
     if args.resume:
         set_resume(cfg, args.resume)
     earlier = earlier_run(cfg.work_dir)
@@ -105,7 +89,9 @@ def test(args: Namespace) -> None:
         runner.test_evaluator.metrics.append(dump)
     with one_line():
         metrics = runner.test()
-    print_testing(runner, metrics, args.checkpoint, out=args.out, show_dir=args.show_dir)
+    print_closing(runner, metrics, short(args.checkpoint), args.show_dir or runner.log_dir)
+    if args.out and is_main_process():
+        print(f'predictions: {short(args.out)}')
 
 
 def read_config(args: Namespace) -> Config:
@@ -173,13 +159,9 @@ def settle_distributed(cfg: Config) -> None:
     """
     if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
         return
-    if cfg.launcher != 'pytorch':
-        raise RunError(f'--launcher {cfg.launcher}: there is no GPU; without one, expected '
-                       'pytorch (torchrun, tools/dist_train.sh)')
-    if lacking := [name for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR',
-                                     'MASTER_PORT') if name not in os.environ]:
-        raise RunError(f'--launcher pytorch: {lacking[0]} is not set; start the run with '
-                       'tools/dist_train.sh or torchrun')
+    if cfg.launcher != 'pytorch' or 'WORLD_SIZE' not in os.environ:
+        raise RunError(f'--launcher {cfg.launcher}: without a GPU, expected pytorch, started with '
+                       'tools/dist_train.sh or torchrun, which set WORLD_SIZE and RANK')
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group('gloo')
     cfg.sync_bn = None

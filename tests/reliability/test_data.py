@@ -9,12 +9,15 @@ pytest.importorskip('mmengine', reason='runs need a toolbox')
 
 import small_runs as runs  # noqa: E402
 import torch  # noqa: E402
-from lape_mm.runs.engine.check_sample import check_whole  # noqa: E402
 from mmengine.dataset import BaseDataset  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.engine.check_sample import CheckLoaded, check_loaded  # noqa: E402
+from lape_mm.runs.engine.check_sample import (  # noqa: E402
+    CheckLoaded,
+    check_loaded,
+    check_whole,  # noqa: E402
+)
 from lape_mm.runs.engine.finite_loss import FiniteLossHook  # noqa: E402
 from lape_mm.runs.engine.samples import (  # noqa: E402
     IN_A_ROW,

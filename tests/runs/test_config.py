@@ -12,7 +12,6 @@ from mmengine.registry import MODELS  # noqa: E402
 from lape_mm.runs import arguments  # noqa: E402
 from lape_mm.runs.checks.build import build_model  # noqa: E402
 from lape_mm.runs.config import (  # noqa: E402
-    check_joining,
     load_config,
     merge_options,
     set_joining,
@@ -75,12 +74,6 @@ class TestJoining:
     def test_without_our_backbones(self):
         with pytest.raises(RunError, match='no backbone of lape_mm'):
             set_joining(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'lape')
-
-    def test_wrong(self):
-        with pytest.raises(RunError, match="'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg'"):
-            check_joining('foo')
-        with pytest.raises(RunError):
-            check_joining(dict(foo=1))
 
     def test_word_on_the_command_line(self):
         assert arguments.joining('mpvg') == 'mpvg'

@@ -50,13 +50,11 @@ def test_without_a_time_it_is_the_oldest(time, tmp_path):
 
 
 def test_also_from_the_folder_that_the_hook_writes_to(tmp_path):
-    work_dir, out_dir = tmp_path / 'work/deit', tmp_path / 'out'
-    write(work_dir, 'epoch_9.pth', 900, '20240101_120000')
-    newest = write(out_dir / 'deit', 'epoch_3.pth', 300, '20240101_130000')
-    assert newest_checkpoint(str(work_dir), str(out_dir)) == (newest, [])
-    named = write(tmp_path, 'elsewhere.pth', 1, '20240101_140000')
-    (work_dir / 'last_checkpoint').write_text(named)
-    assert newest_checkpoint(str(work_dir), str(out_dir)) == (named, [])
+    """mmengine notes the last one of its ``out_dir``."""
+    write(tmp_path, 'epoch_9.pth', 900, '20240101_120000')
+    newest = write(tmp_path / 'out', 'epoch_10.pth', 1000, '20240101_130000')
+    (tmp_path / 'last_checkpoint').write_text(newest)
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
 
 
 def test_what_cannot_be_used_gives_way(tmp_path):

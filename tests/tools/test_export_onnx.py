@@ -25,7 +25,6 @@ def test_sizes(tool, capsys):
 
 @pytest.mark.parametrize('change, said', [
     (dict(out='o.pt'), 'expected a file name that ends with .onnx'),
-    (dict(img_size='0'), 'expected at least one pixel'),
     (dict(images='no_folder'), '--images no_folder: holds no image'),
 ])
 def test_mistakes(tool, capsys, monkeypatch, change, said):

@@ -12,6 +12,7 @@ from mmengine.registry import Registry
 from torch import nn
 
 from lape_mm.requirements import TOOLBOXES, missing
+from lape_mm.retired import RETIRED
 
 from .report import Report
 
@@ -119,6 +120,8 @@ def unknown_type(kind: object, among: Registry, scope: str | None) -> str:
     """Says that there is no such ``type``, and suggests similar ones."""
     if not isinstance(kind, str):
         return f'type={short(kind)}: expected the name of a {among.name}'
+    if kind in RETIRED:
+        return f'type={kind!r} has been removed: {RETIRED[kind]}'
     text = f'type={kind!r}: there is no such {among.name}'
     if owners := [name for name, needed in TOOLBOXES.items() if name != scope
                   and not missing(*needed) and resolve(kind, among, name)]:

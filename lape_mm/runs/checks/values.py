@@ -52,7 +52,7 @@ def check_normalisation(report: Report) -> None:
     """Warns of images that are not normalised as those of a backbone's published weights."""
     archs = {str(node.get('arch')) for _, node in our_backbones(report.cfg)}
     for where, node in walk(dict(report.cfg.items())):
-        given = node.get('mean'), node.get('std')
+        given: Any = node.get('mean'), node.get('std')
         if not where.endswith('data_preprocessor') or [len(one or ()) for one in given] != [3, 3]:
             continue
         for arch in sorted(name for name in archs if name in ARCHS and ARCHS[name].timm):

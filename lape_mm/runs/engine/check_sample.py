@@ -55,7 +55,8 @@ class CheckLoaded:
         self.classes, self.ignored = classes, ignored
 
     def __call__(self, results: Mapping) -> Mapping:
-        path, shape = results.get('img_path'), results.get('ori_shape')
+        path = results.get('img_path')
+        shape: Any = results.get('ori_shape')
         labels, map_path = results.get('gt_seg_map'), results.get('seg_map_path')
         size = results.get('height'), results.get('width')
         check_whole(path)
@@ -67,9 +68,9 @@ class CheckLoaded:
         if labels is None:
             return results
         check_whole(map_path)
-        if labels.ndim != 2 or shape is not None and labels.shape != tuple(shape[:2]):
+        if labels.shape != tuple((labels.shape if shape is None else shape)[:2]):
             raise ValueError(f'{map_path}: expected one channel as large as the image, '
-                             f'{tuple(shape[:2])}, got the shape {labels.shape}')
+                             f'got the shape {labels.shape} and {shape}')
         if self.classes is not None:
             wrong = labels[(labels >= self.classes) & (labels != self.ignored)]
             if len(wrong):

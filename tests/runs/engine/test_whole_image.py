@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip('mmengine')
 
-from lape_mm.runs.engine.check_sample import check_whole  # noqa: E402
 from PIL import Image  # noqa: E402
+
+from lape_mm.runs.engine.check_sample import check_whole  # noqa: E402
 
 NOISE = np.random.default_rng(0)
 FILM = b'\0\0\0\x18ftypmp42' + NOISE.bytes(2 * 2 ** 20)
