@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -162,7 +161,6 @@ def paths_exist(report: Report, source: Source) -> bool:
     return not lacking
 
 
-@cache
 def read_coco(path: str) -> dict[str, list[dict]] | None:
     """Images, categories and annotations of a file; None if it is too large to read twice.
 

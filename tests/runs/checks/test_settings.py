@@ -14,10 +14,11 @@ from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.checks.build import check_builds, trying  # noqa: E402
+from lape_mm.runs.checks.build import check_builds  # noqa: E402
 from lape_mm.runs.checks.channels import check_channels  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.checks.settings import check_settings, places  # noqa: E402
+from lape_mm.runs.checks.signatures import accepted, check_call, wrong_kind  # noqa: E402
 from lape_mm.runs.checks.values import check_values  # noqa: E402
 
 ROOT = Path(__file__).parents[3] / 'configs'
@@ -103,24 +104,17 @@ class TestBuild:
     def test_the_model_has_no_values(self):
         model, lines = self.lines()
         assert model.weight.is_meta and lines == []
-
-    def test_what_cannot_be_done_without_values_is_left_to_the_run(self):
+        # what cannot be done without values is left to the run
         assert self.lines(needs_values=True) == (None, [])
 
-    def test_an_error_with_words(self):
-        assert self.lines(fail='too wide') == (None, ['model: too wide'])
-
-    def test_an_error_without_words_shows_its_line(self):
-        _, (line,) = self.lines(fail='silently')
-        assert line.startswith(f'model: AssertionError: raise AssertionError ({__file__}:')
-
-    def test_a_string_for_a_number(self):
-        _, (line,) = self.lines(width='4')
-        assert line.startswith('model: TypeError: ') and 'width' in line
-
-    def test_a_misspelt_setting(self):
-        _, (line,) = self.lines(widht=4)
-        assert line.startswith("model: widht=4: Awkward has no setting 'widht', did you mean ")
+    @pytest.mark.parametrize('settings, said', [
+        (dict(fail='too wide'), 'model: too wide'),
+        (dict(fail='silently'), f'model: AssertionError: raise AssertionError ({__file__}:'),
+        (dict(width='4'), "model: TypeError: zeros(): argument 'size'"),
+        (dict(widht=4), "model: widht=4: Awkward has no setting 'widht', did you mean 'width'?")])
+    def test_an_error_is_named(self, settings, said):
+        built, (line,) = self.lines(**settings)
+        assert built is None and line.startswith(said)
 
     def test_what_is_not_built(self):
         """Hooks of others may do anything, and metrics may read hundreds of megabytes."""
@@ -147,14 +141,6 @@ class TestBuild:
         assert cfg.pretty_text == before
         torch.empty(2).sum().item()  # and no tensor is without values any more
 
-    def test_what_is_built_is_returned(self):
-        report = Report(Config(dict()))
-        assert trying(report, 'a', {}, lambda: 3) == 3 and not report.found
-        assert trying(report, 'a', {'b': '3'}, lambda: 1 / 0) is None
-        line, = report.lines()
-        assert line.startswith('a: ZeroDivisionError: division by zero; a string in the place')
-        assert line.endswith("b='3'")
-
 
 def test_places():
     cfg = Config(dict(
@@ -171,7 +157,7 @@ def test_places():
         'train_dataloader', 'train_dataloader.sampler', 'train_dataloader.dataset',
         'train_dataloader.dataset.datasets.0', 'train_dataloader.dataset.datasets.0.pipeline.0',
         'train_dataloader.dataset.datasets.1', 'val_evaluator.0', 'val_evaluator.1',
-        'test_evaluator', 'test_evaluator.metrics.0', 'custom_hooks.0'}
+        'test_evaluator.metrics.0', 'custom_hooks.0'}
 
 
 def test_names_at_the_top():
@@ -182,3 +168,62 @@ def test_names_at_the_top():
     assert list(report.lines()) == [
         "train_dataloder: train_dataloder=1: nothing reads this key, did you mean "
         "'train_dataloader'?"]
+
+
+class Base:
+    def __init__(self, size: int, *, name='x', ratio: float = 1., flag=True):
+        pass
+
+
+class HandsOn(Base):
+    def __init__(self, size, colour=None, **kwargs):
+        super().__init__(size, **kwargs)
+
+
+class HandsOnByName(Base):
+    def __init__(self, *args, **rest):
+        Base.__init__(self, *args, **rest)
+
+
+class Part(nn.Module):
+    def __init__(self, dim, **kwargs):
+        super().__init__(**kwargs)
+
+
+@pytest.mark.parametrize('build, names, required, is_open', [
+    (Base, 'size name ratio flag', 'size', False),
+    (HandsOn, 'size colour name ratio flag', 'size', True),
+    (HandsOnByName, 'size name ratio flag', '', True),  # the base's may be given by position
+    (Part, 'dim', 'dim', True), (object, '', '', True)])
+def test_what_is_accepted(build, names, required, is_open):
+    known = accepted(build)
+    assert set(known.parameters) == set(names.split()) and known.open is is_open
+    assert known.required == tuple(required.split())
+
+
+@pytest.mark.parametrize('build, settings, said', [
+    (Base, dict(nam='y'), "nam='y': Base has no setting 'nam', did you mean 'name'?"),
+    (Base, dict(other=1), "other=1: Base has no setting 'other', expected one of size, name, "),
+    (HandsOn, dict(colours=1), "did you mean 'colour'?"),
+    (HandsOn, dict(other=1), ''),  # may be looked up in **kwargs
+    (HandsOn, dict(ratio='1'), "ratio='1' of HandsOn: expected a number")])
+def test_settings_of_a_call(build, settings, said):
+    report = Report(Config())
+    check_call(report, 'a.b', build, dict(settings, size=1))
+    line, = report.lines() or ['']
+    assert said in line and bool(said) is line.startswith('a.b: ')
+
+
+def takes(number=1, ratio=.5, flag=False, either: 'int | str' = 1, text='a', unknown=None,
+          count: int = None, exact: 'float | None' = None, tensor: 'float | Tensor' = .1):
+    pass
+
+
+@pytest.mark.parametrize('name, expected', [
+    ('number', 'a number'), ('ratio', 'a number'), ('flag', 'True or False'), ('either', None),
+    ('text', None), ('unknown', None), ('count', 'a number'), ('exact', 'a number'),
+    ('tensor', 'a number')])
+def test_a_string_in_the_place_of_something_else(name, expected):
+    parameter = accepted(takes).parameters[name]
+    assert wrong_kind(parameter, '1') == expected
+    assert wrong_kind(parameter, 1) is None and wrong_kind(None, '1') is None
