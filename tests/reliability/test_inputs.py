@@ -88,13 +88,6 @@ def test_sizes(number, size):
                                        msg=lambda text, name=name: f'{name}: {text}')
 
 
-def test_the_sizes_are_what_they_are_said_to_be():
-    assert len(SIZES) == 200 and all(16 <= side <= 1500 for size in SIZES for side in size)
-    assert sum(side % 2 for size in SIZES for side in size) > 150
-    assert max(max(size) / min(size) for size in SIZES[:QUICK]) > 90
-    assert sum(max(size) > 1000 for size in SIZES) > 20 and len(set(SIZES)) > 190
-
-
 EVERY = {  # class, arguments, size of an image, side of a patch
     'DeiT': (DeiT, dict(arch=SMALL, img_size=32), (48, 32), 16),
     'DeiT maps': (DeiT, dict(arch=SMALL, img_size=32, out_indices=(0, 3)), (48, 40), 16),

@@ -302,7 +302,7 @@ class TestClassification:
         cfg = classification(tmp_path / 'cifar', heads=100)
         cfg.train_dataloader = cfg.test_dataloader = dict(dataset=dict(
             type='CIFAR100', data_root=str(tmp_path / 'cifar'), split='train'))
-        del cfg['val_dataloader']
+        cfg.pop('val_dataloader')
         assert problems(cfg) == problems(cfg, 'test') == []  # it is downloaded
         cfg.model.head.num_classes = 10
         line, = problems(cfg)

@@ -215,7 +215,7 @@ def test_settings_of_a_call(build, settings, said):
 
 
 def takes(number=1, ratio=.5, flag=False, either: 'int | str' = 1, text='a', unknown=None,
-          count: int = None, exact: 'float | None' = None, tensor: 'float | Tensor' = .1):
+          count: int = None, exact: 'float | None' = None, tensor: 'float | list' = .1):
     pass
 
 
