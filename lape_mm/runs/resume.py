@@ -108,8 +108,7 @@ def earlier_run(work_dir: str) -> str | None:
     """The warning for a new run in a folder that holds a record or checkpoints, or None."""
     names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir))
              if path.is_file()]
-    if not names:
-        return None
-    return (f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from its '
-            f'beginning: {RECORD} and checkpoints of the same names will be overwritten, and '
-            '--resume will go on with the new run. --work-dir FOLDER keeps both apart')
+    return None if not names else (
+        f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from its '
+        f'beginning: {RECORD} and checkpoints of the same names will be overwritten, and '
+        '--resume will go on with the new run. --work-dir FOLDER keeps both apart')

@@ -55,7 +55,7 @@ def opcodes() -> Iterator[bytes]:
                  b'\x80\x02)Q.', b'\x80\x02\x8b' + four + b'.', b'\x80\x02\x8e' + eight + b'abc.',
                  b'\x80\x05\x95' + eight + b'N.', b'\x80\x02cposix\nmkdir\n.',
                  b'\x80\x02(S\'x\'\niposix\nmkdir\n.', b'\x80\x04\x8c\x05posix\x8c\x05mkdir\x93.',
-                 b'\x80\x02}(K\x01u.', b'\x80\x02}X\x03\x00\x00\x00\xed\xa0\x80K\x01s.', b'\xff' * 9):
+                 b'\x80\x02}(K\x01u.', b'\xff' * 9):
         yield zipped(data)
         yield old(data)
 

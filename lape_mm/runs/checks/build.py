@@ -92,26 +92,29 @@ def check_builds(report: Report) -> nn.Module | None:
         except RuntimeError:  # something needs values
             return None
 
-    node, wrapper = report.cfg.get('model'), report.cfg.get('optim_wrapper') or {}
+    def constructor() -> Any:
+        return registry.OPTIM_WRAPPER_CONSTRUCTORS.build(dict(
+            type=kind, optim_wrapper_cfg=wrapper, paramwise_cfg=paramwise))
+
+    node, wrapper = report.cfg.get('model'), dict(deepcopy(report.cfg.get('optim_wrapper') or {}))
+    kind = wrapper.pop('constructor', 'DefaultOptimWrapperConstructor')
+    paramwise = wrapper.pop('paramwise_cfg', None)
     with registry.MODELS.switch_scope_and_registry(report.scope), silence():
         for place in places(report.cfg):
             if isinstance(place.node, Mapping):
                 build_place(report, place)
         if 'optimizer' in wrapper:
-            trying(report, 'optim_wrapper', dict(type=wrapper.get('constructor', '')),
-                   lambda: build_constructor(**deepcopy(wrapper)))
+            trying(report, 'optim_wrapper', dict(type=kind), constructor)
         return trying(report, 'model', node, model) if node else None
-
-
-def build_constructor(constructor='DefaultOptimWrapperConstructor', paramwise_cfg=None, **wrapper):
-    """Builds the optimizer wrapper's constructor."""
-    return registry.OPTIM_WRAPPER_CONSTRUCTORS.build(dict(
-        type=constructor, optim_wrapper_cfg=wrapper, paramwise_cfg=paramwise_cfg))
 
 
 def build_place(report: Report, place: Place) -> None:
     """Builds one part of the run, with stand-ins for its data set, weights and optimizer."""
     node = {key: value for key, value in place.node.items() if key not in place.taken}
+    if place.build is DataLoader:
+        node.update(dataset=range(1), collate_fn=None, worker_init_fn=None, sampler=[0],
+                    batch_sampler=None)
+        trying(report, place.where, place.node, lambda: DataLoader(**node))
     number = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([number], lr=.1, momentum=.9)
     stand_ins: dict[Any, dict] = {
@@ -119,11 +122,6 @@ def build_place(report: Report, place: Place) -> None:
         registry.OPTIMIZERS: dict(params=[number]),
         registry.OPTIM_WRAPPERS: dict(optimizer=optimizer),
         registry.PARAM_SCHEDULERS: dict(optimizer=optimizer, epoch_length=1)}
-    if place.build is DataLoader:
-        node.update(dataset=range(1), collate_fn=None, worker_init_fn=None, sampler=[0])
-        if node.pop('batch_sampler', None):
-            node.update(batch_size=1)
-        trying(report, place.where, place.node, lambda: DataLoader(**node))
     if place.build not in stand_ins:
         return
     kind = node.setdefault('type', place.default)

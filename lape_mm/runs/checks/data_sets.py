@@ -191,6 +191,7 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     if names is None or content is None:
         return None
     listed = [category['name'] for category in content['categories']]
+    used = [name for name in listed if name in names]
     if lacking := [name for name in names if name not in listed]:
         unused = [name for name in listed if name not in names]
         report.add(
@@ -217,11 +218,9 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
                        f'that the file does not list, first {key} {wrong[0][key]} of object '
                        f'{wrong[0]["id"]}')
             return None
-    left = [kind for entry in objects if (kind := kinds[entry['category_id']]) not in names]
-    if left:
+    if left := [kind for entry in objects if (kind := kinds[entry['category_id']]) not in names]:
         report.warn(source.where, f'{len(left)} of {len(objects)} objects are left out, because '
                     f'the config does not name their classes: {some(sorted(set(left)))}')
-    used = [name for name in listed if name in names]
     if used != names:
         report.add(source.where, f'{path} lists its categories in another order than the config\'s '
                    "classes. mmdet numbers classes in the file's order, so names would be mixed up",

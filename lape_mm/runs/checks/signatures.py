@@ -93,8 +93,9 @@ def check_call(report: Report, where: str, build: Callable, settings: Mapping, *
 def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) -> str:
     """Says that there is no such setting, with the allowed ones."""
     allowed = ', '.join(one for one in known if one not in SUPPLIED)
-    return (f'{name}={short(value)}: {owner} has no setting {name!r}{hint(name, known)}, expected '
-            f'one of {allowed}')
+    hint = ''.join(f', did you mean {one!r}?' for one in nearest(name, known))
+    return (f'{name}={short(value)}: {owner} has no setting {name!r}{hint}, expected one of '
+            f'{allowed}')
 
 
 def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
@@ -143,12 +144,6 @@ def nearest(name: str, known: Iterable[str], cutoff: float = .6, count: int = 1)
     """The names most similar to ``name``, ignoring case."""
     by_lower = {other.lower(): other for other in known}
     return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, count, cutoff)]
-
-
-def hint(name: str, known: Iterable[str]) -> str:
-    """', did you mean ..' if a known name is similar."""
-    found = nearest(name, known)
-    return f', did you mean {found[0]!r}?' if found else ''
 
 
 def short(value: object, most: int = 60) -> str:

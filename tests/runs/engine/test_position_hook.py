@@ -1,5 +1,4 @@
 """PositionHook: what it logs, and that it does nothing between two logs."""
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,28 +79,3 @@ def test_what_is_refused():
     hook = HOOKS.build(dict(type='lape_mm.PositionHook'))
     with pytest.raises(ValueError, match='no backbone of lape_mm'):
         hook.before_train(SimpleNamespace(model=torch.nn.Linear(1, 1)))
-
-
-def test_the_runs_own_backends_get_the_scalars(tmp_path, forgetful):
-    from mmengine.model import BaseModel
-    from mmengine.runner import Runner
-
-    class Toy(BaseModel):
-        def __init__(self):
-            super().__init__()
-            self.backbone = DeiT(arch=SIZES, img_size=32, joining='mpvg')
-
-        def forward(self, inputs, mode):
-            return dict(loss=self.backbone(torch.stack(inputs))[0].mean())
-
-    data = [dict(inputs=torch.randn(3, 32, 32)) for _ in range(4)]
-    Runner(model=Toy(), work_dir=str(tmp_path), default_scope='mmengine',
-           train_dataloader=dict(dataset=data, batch_size=1, num_workers=0,
-                                 sampler=dict(type='DefaultSampler', shuffle=False)),
-           train_cfg=dict(by_epoch=True, max_epochs=1),
-           optim_wrapper=dict(optimizer=dict(type='SGD', lr=.01)),
-           custom_hooks=[dict(type='lape_mm.PositionHook', interval=2)],
-           visualizer=dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])).train()
-    scalars, = tmp_path.glob('*/vis_data/scalars.json')
-    rows = [json.loads(line) for line in scalars.read_text().splitlines()]
-    assert [row['step'] for row in rows if 'position/correlation/layer2' in row] == [2, 4]

@@ -10,7 +10,6 @@ from mmengine.logging import MessageHub  # noqa: E402
 from mmengine.registry import HOOKS  # noqa: E402
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop  # noqa: E402
 
-from lape_mm import machine  # noqa: E402
 from lape_mm.runs.engine.record_hook import RECORD, fingerprint  # noqa: E402
 
 
@@ -107,13 +106,3 @@ def test_the_loss_counts_iterations_before_the_kill(tmp_path):
 def test_a_damaged_record_ends_no_run(damage, tmp_path):
     (tmp_path / RECORD).write_text(damage)
     assert len(run(tmp_path, [[1.]], epoch=4)['metrics']) == 1
-
-
-def test_a_validation_without_training_leaves_no_record(tmp_path):
-    HOOKS.build(dict(type='lape_mm.RunRecordHook')).after_val_epoch(
-        SimpleNamespace(work_dir=str(tmp_path)), dict(top1=1.))
-    assert not (tmp_path / RECORD).exists()
-
-
-def test_no_commit_outside_a_repository(tmp_path):
-    assert machine.commit(tmp_path) is None
