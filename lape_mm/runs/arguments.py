@@ -132,6 +132,3 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_trust(parser)
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
-    # torch.distributed.launch passes it in either spelling, beside LOCAL_RANK
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0,
-                        help=argparse.SUPPRESS)

@@ -86,9 +86,9 @@ class Row:
     differences: dict[int, float]
 
 
-def parts(record: Mapping) -> list[Mapping]:
-    """A record and the parts that it was resumed with; each has a fingerprint and a commit."""
-    return [record, *record.get('resumed_with', [])]
+def later_parts(record: Mapping) -> list[Mapping]:
+    """The other fingerprints and commits that a run was resumed with."""
+    return record.get('resumed_with', [])
 
 
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
@@ -108,7 +108,7 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
         if not record['finished']:
             continue
         kind = kinds.setdefault(label, record['fingerprint'])
-        if any(part['fingerprint'] != kind for part in parts(record)):
+        if any(part['fingerprint'] != kind for part in (record, *later_parts(record))):
             raise RunError(f'{label}: {record["path"]} ran, or was resumed with, another config of '
                            'the same name and overrides: leave it out')
         seeds = found.setdefault(label, {})
@@ -172,7 +172,7 @@ def origin(records: Sequence[Mapping]) -> str:
     machines = several(record['machine']['gpu'] or f'{record["machine"]["cpu"]}, '
                        f'{record["machine"]["threads"]} thread a run' for record in ended)
     hours = sum(record['cpu_seconds'] for record in ended) / 3600
-    commits = several(part['commit'] for record in ended for part in parts(record))
+    commits = several(part['commit'] for record in ended for part in (record, *later_parts(record)))
     spent = f'{hours:.1f} h' if hours >= .1 else f'{hours * 60:.0f} min'
     return (f'{len(ended)} runs, {spent} of CPU time in all, on {machines}; torch '
             f'{several(record["versions"]["torch"] for record in ended)}; commit {commits}; '

@@ -83,7 +83,8 @@ def checkpoints(work_dir: str) -> list[Path]:
              if re.fullmatch(KINDS, path.name)]
     pointer = Path(work_dir, 'last_checkpoint')  # may name a file in the hook's out_dir
     last = Path(pointer.read_text().strip() if pointer.is_file() else '')
-    return found + [last] * (last.is_file() and last.name not in [path.name for path in found])
+    return found + [last] * (
+        last.is_file() and last.resolve() not in [path.resolve() for path in found])
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:

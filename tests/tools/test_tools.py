@@ -52,7 +52,7 @@ def test_help_names_the_code_bases(tool, capsys):
 def test_train_arguments(tool):
     args = tool('train').parse_args([
         'c.py', '--resume', '--amp', 'bf16', '--auto-scale-lr', '--joining', "{'last': 0}",
-        '--cfg-options', 'a.b=1', 'c=2', '--work-dir', 'w', '--local-rank', '1'])
+        '--cfg-options', 'a.b=1', 'c=2', '--work-dir', 'w'])
     assert (args.config, args.resume, args.amp, args.auto_scale_lr) == ('c.py', 'auto', 'bf16', 1)
     assert args.joining == {'last': 0} and args.cfg_options == {'a.b': 1, 'c': 2}
     assert args.work_dir == 'w' and args.launcher == 'none'
