@@ -22,7 +22,7 @@ from lape_mm.datasets.scenes import prepare
 
 from ..config import entries, walk
 from .report import Report
-from .signatures import check_call, nearest, resolve, short, unknown_setting, unknown_type
+from .signatures import ALIKE, check_call, nearest, resolve, short, unknown_setting, unknown_type
 
 # what mmengine and this package read beside the runner's own arguments
 READ = ('activation_checkpointing', 'compile', 'custom_imports', 'efficient_conv_bn_eval',
@@ -68,7 +68,7 @@ PLACES = (
     Place(r'optim_wrapper\.paramwise_cfg', (
         'custom_keys', 'bias_lr_mult', 'bias_decay_mult', 'norm_decay_mult', 'dwconv_decay_mult',
         'flat_decay_mult', 'bypass_duplicate', 'dcn_offset_lr_mult')),
-    Place(r'optim_wrapper\.paramwise_cfg\.custom_keys\.[^.]+', ('lr_mult', 'decay_mult')),
+    Place(r'optim_wrapper\.paramwise_cfg\.custom_keys\..+', ('lr_mult', 'decay_mult')),
     Place(r'param_scheduler(\.\d+)?', registry.PARAM_SCHEDULERS,
           taken=('convert_to_iter_based',)),
     Place(r'(default_hooks|custom_hooks)\.[^.]+', registry.HOOKS, taken=('priority',)),
@@ -134,14 +134,16 @@ def check_place(report: Report, place: Place) -> None:
     """Compares one dict with the constructor that it goes to."""
     node, build, where = place.node, place.build, place.where
     if not isinstance(node, Mapping):
-        if isinstance(node, (str, int, float)):  # else it is built already
+        # anything else is built already; a name in custom_keys may have dots
+        if isinstance(node, (str, int, float)) and 'custom_keys.' not in where:
             report.add(where, f'{short(node)}: expected a dict')
         return
     settings = {key: value for key, value in node.items()
                 if key not in ('_scope_', '_delete_', *place.taken)}
     if isinstance(build, tuple):
         for name in settings:
-            if name not in build:
+            # other names of custom_keys are for those who read the optimizer's groups
+            if name not in build and ('custom_keys.' not in where or nearest(name, build, ALIKE)):
                 report.add(where, unknown_setting(where.split('.')[-1], build, name, node[name]))
         return
     if isinstance(build, Registry):

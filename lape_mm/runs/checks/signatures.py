@@ -100,7 +100,7 @@ def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) 
 
 def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
     """What the parameter expects instead of a string, by its annotation or default; or None."""
-    if parameter is None or not isinstance(value, str):
+    if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str):
         return None
     kind = parameter.annotation
     name = kind.__name__ if isinstance(kind, type) else str(kind).removesuffix(' | None')
