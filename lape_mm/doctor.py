@@ -56,7 +56,7 @@ class Doctor:
         broken: modules that cannot be used.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.causes: list[str] = []
         self.broken: set[str] = set()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import NoReturn
 
 import numpy as np
@@ -240,17 +241,11 @@ def unmodulated(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return input.new_zeros(len(input), 1), input.new_zeros(len(weight))
 
 
-def plain(settings: dict) -> tuple[int, ...]:
-    """torchvision's settings from those of mmcv's deform_conv."""
-    return tuple(settings[name] for name in (
-        'dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW', 'group', 'deformable_group'))
-
-
-def modulated(settings: dict) -> tuple[int, ...]:
-    """torchvision's settings from those of mmcv's modulated_deform_conv."""
-    return tuple(settings[name] for name in (
-        'stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w', 'group',
-        'deformable_group'))
+# torchvision's settings, as mmcv's two operators call them
+plain = itemgetter('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW', 'group',
+                   'deformable_group')
+modulated = itemgetter('stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w',
+                       'group', 'deformable_group')
 
 
 # deformable attention: value (B, sum of h * w, heads, D), locations and weights by query: (B, Q,
