@@ -1,4 +1,4 @@
-"""One self-contained HTML page of a report, without scripts or external files."""
+"""Self-contained HTML pages of tables and pictures, without scripts or external files."""
 from __future__ import annotations
 
 import base64
@@ -40,8 +40,7 @@ th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(
 th:first-child, td:first-child { text-align: left; }
 .settings td, .settings th { text-align: left; white-space: normal; vertical-align: top;
                              min-width: 7rem; }'''
-# shared by all pages; a page may add styles before it closes </style>
-HEAD = '''<!DOCTYPE html>
+TEMPLATE = '''<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -50,50 +49,52 @@ HEAD = '''<!DOCTYPE html>
 <title>{{ title }}</title>
 <style>
 {{ style }}
-'''
-TEMPLATE = HEAD + '''</style>
+</style>
 </head>
 <body>
 <main>
 <h1>{{ title }}</h1>
-<p class="soft">What position embedding (PE) does in {{ 'this model' if settings|length == 1
-else 'these models' }}. MPVG is AAAI 2025, LaPE is ICCV 2023.</p>
-<nav>{% for row in rows %}<a href="#{{ row.key }}">{{ row.title }}</a>{% endfor %}</nav>
-<section id="settings">
-<h2>Settings</h2>
-<div class="wide"><table class="settings">
-<tr><th></th>{% for label in settings %}<th>{{ label }}</th>{% endfor %}</tr>
-{% for name in names %}<tr><td>{{ name }}</td>{% for values in settings.values() %}
-<td>{{ values.get(name, '') }}</td>{% endfor %}</tr>
+{% if note %}<p class="soft">{{ note }}</p>
+{% endif %}{% if sections|selectattr('key')|list %}<nav>{% for one in sections if one.key %}
+<a href="#{{ one.key }}">{{ one.title }}</a>{% endfor %}</nav>
+{% endif %}{% for one in sections %}<section{% if one.key %} id="{{ one.key }}"{% endif %}>
+<h2>{{ one.title }}</h2>
+{% if one.note %}<p class="soft">{{ one.note }}</p>
+{% endif %}{% if one.text %}<p>{{ one.text }}</p>
+{% endif %}{% if one.figure %}<div class="wide"><img alt="{{ one.alt or one.title }}"
+ src="data:image/png;base64,{{ one.figure }}"></div>
+{% endif %}{% for table in one.tables %}<div class="wide"><table class="{{ table.style }}">
+{% if table.head %}<tr>{% for cell in table.head %}<th>{{ cell }}</th>{% endfor %}</tr>
+{% endif %}{% for row in table.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
-</section>
-{% for row in rows %}
-<section id="{{ row.key }}">
-<h2>{{ row.title }}</h2>
-<p class="soft">{{ row.paper }}</p>
-<p>{{ row.meaning }}</p>
-<div class="wide"><img alt="{{ row.title }} of {{ row.numbers|join(', ') }}"
- src="data:image/png;base64,{{ row.image }}"></div>
-{% for table in row.tables %}
-<div class="wide"><table>
-<tr><th>{{ table.name }}</th>{% for column in table.columns %}<th>{{ column }}</th>{% endfor %}
-</tr>
-{% for label, values in table.rows %}<tr><td>{{ label }}</td>{% for value in values %}
-<td>{{ value }}</td>{% endfor %}</tr>
-{% endfor %}</table></div>
-{% endfor %}
-<p class="soft">Files: {{ row.figures|join(', ') }}, {{ row.arrays }}</p>
-</section>
-{% endfor %}
-</main>
+{% endfor %}{% if one.pictures %}<div class="row">{% for caption, image in one.pictures %}
+<figure><img alt="{{ caption }}" src="data:image/jpeg;base64,{{ image }}">
+<figcaption>{{ caption }}</figcaption></figure>{% endfor %}
+</div>
+{% endif %}{% if one.foot %}<p class="soft">{{ one.foot }}</p>
+{% endif %}</section>
+{% endfor %}</main>
 </body>
 </html>
 '''
 
 
-def page(title: str, settings: Mapping[str, Mapping[str, str]], rows: Sequence[Mapping],
-         folder: Path) -> str:
-    """The page as HTML.
+def page(title: str, sections: Sequence[Mapping], note: str = '') -> str:
+    """A page as HTML.
+
+    Args:
+        title, note: of the page.
+        sections: of each a title, and what it has of key (an anchor), note, text, figure (PNG in
+            base64) with its alt, tables (rows, head, style), pictures (caption, JPEG in base64)
+            and foot.
+    """
+    return Environment(autoescape=True).from_string(TEMPLATE).render(
+        style=Markup(STYLE), title=title, sections=sections, note=note)
+
+
+def analysis_page(title: str, settings: Mapping[str, Mapping[str, str]], rows: Sequence[Mapping],
+                  folder: Path) -> str:
+    """The page of an analysis.
 
     Args:
         title: of the page.
@@ -101,16 +102,17 @@ def page(title: str, settings: Mapping[str, Mapping[str, str]], rows: Sequence[M
         rows: of the summary.
         folder: holds the figures of the rows.
     """
-    shown = [dict(row, tables=tables(row['numbers']), image=base64.b64encode(
-        (folder / row['figures'][0]).read_bytes()).decode()) for row in rows]
-    names = list(dict.fromkeys(name for values in settings.values() for name in values))
-    return fill(TEMPLATE, title=title, settings=settings, names=names, rows=shown)
-
-
-def fill(template: str, **values) -> str:
-    """Fills a template, with `STYLE` as ``style``; all other values are escaped."""
-    return Environment(autoescape=True).from_string(template).render(
-        style=Markup(STYLE), **values)
+    names = dict.fromkeys(name for values in settings.values() for name in values)
+    table = dict(style='settings', head=['', *settings], rows=[
+        (name, *(values.get(name, '') for values in settings.values())) for name in names])
+    sections = [dict(title='Settings', tables=[table]), *(dict(
+        key=row['key'], title=row['title'], note=row['paper'], text=row['meaning'],
+        figure=base64.b64encode((folder / row['figures'][0]).read_bytes()).decode(),
+        alt=f'{row["title"]} of {", ".join(row["numbers"])}', tables=tables(row['numbers']),
+        foot=f'Files: {", ".join((*row["figures"], row["arrays"]))}') for row in rows)]
+    models = 'this model' if len(settings) == 1 else 'these models'
+    return page(title, sections, f'What position embedding (PE) does in {models}. MPVG is AAAI '
+                '2025, LaPE is ICCV 2023.')
 
 
 def tables(numbers: Mapping[str, Mapping]) -> list[dict]:
@@ -121,11 +123,11 @@ def tables(numbers: Mapping[str, Mapping]) -> list[dict]:
     found = []
     for name in lists:
         rows = {label: values.get(name) or [] for label, values in numbers.items()}
-        found.append(dict(name=name, columns=range(max(map(len, rows.values()))), rows=[
-            (label, [*map(number, values)]) for label, values in rows.items()]))
+        found.append(dict(head=[name, *range(max(map(len, rows.values())))], rows=[
+            (label, *map(number, values)) for label, values in rows.items()]))
     if single := [name for name in names if name not in lists]:
-        found.append(dict(name='', columns=single, rows=[
-            (label, [number(values.get(name)) for name in single])
+        found.append(dict(head=['', *single], rows=[
+            (label, *(number(values.get(name)) for name in single))
             for label, values in numbers.items()]))
     return found
 

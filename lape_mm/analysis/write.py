@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from .figures import draw
-from .page import page
+from .page import analysis_page
 from .pe_per_layer import WAYS, find_encoder, pe_per_layer
 from .record import Track, record
 from .sections import SECTIONS, Arrays, Numbers, measure
@@ -110,7 +110,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Sequence[np.ndarray],
     settings = {label: dict(analysis.settings) for label, analysis in models.items()}
     (out / 'summary.json').write_text(json.dumps(
         dict(title=title, models=settings, rows=rows), indent=1) + '\n')
-    (out / 'report.html').write_text(page(title, settings, rows, out))
+    (out / 'report.html').write_text(analysis_page(title, settings, rows, out))
     return rows
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from lape_mm.analysis.page import page
 from lape_mm.wording import short
 
 from .errors import RunError
-from .images import SUFFIXES, read_image
-from .pages import jpeg, page
+from .images import SUFFIXES, jpeg, read_image
 from .progress import progress
 
 NOTE = 'Each picture shows ground truth and prediction, drawn by tools/test.py --show-dir.'

@@ -1,6 +1,7 @@
 """Loads the images of a folder as a config's model gets them."""
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -132,3 +133,12 @@ def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
         return image.float()
     return F.interpolate(image[None].float(), size=size, mode='bilinear', align_corners=False,
                          antialias=True)[0]
+
+
+def jpeg(image: np.ndarray, most: int | None = None) -> str:
+    """A JPEG file in base64 of a BGR image, its longer side at most so many pixels."""
+    factor = min(1., (most or np.inf) / max(image.shape[:2]))
+    if factor < 1:
+        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+    encoded = cv2.imencode('.jpg', image, (cv2.IMWRITE_JPEG_QUALITY, 88))[1]
+    return base64.b64encode(encoded.tobytes()).decode()

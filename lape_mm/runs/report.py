@@ -1,9 +1,11 @@
 """report.html: a run's curves, metrics, confusions, and best and worst images on one page."""
 from __future__ import annotations
 
+import base64
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ from mmengine.hooks import Hook
 from torch import Tensor
 from torchvision.ops import box_iou
 
+from lape_mm.analysis.page import page
+
 from .drawing import draw
-from .images import read_image
-from .pages import figure_section, jpeg, page
+from .images import jpeg, read_image
 
 SHOWN = 6  # images, best and worst each
 SIDE = 900  # pixels of a picture's longer side, at most
@@ -129,12 +132,13 @@ class ReportHook(Hook):
         if not is_main_process():
             return
         cfg, matrix = runner.cfg, total.numpy()
-        sections = [dict(title=title, style=style, rows=rows) for title, style, rows in (
-            ('Metrics', '', [(name, f'{value:.4g}') for name, value in self.metrics.items()
-                             if isinstance(value, Real)]),
-            ('Changed from the recipe', 'settings', [
-                *dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())]),
-            ('Most frequent confusions', '', confusions(matrix, self.classes))) if rows]
+        tables: list[tuple[str, dict[str, Any]]] = [
+            ('Metrics', dict(rows=[(name, f'{value:.4g}') for name, value in self.metrics.items()
+                                   if isinstance(value, Real)])),
+            ('Changed from the recipe', dict(style='settings', rows=[
+                *dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())])),
+            ('Most frequent confusions', dict(rows=confusions(matrix, self.classes)))]
+        sections = [dict(title=title, tables=[table]) for title, table in tables if table['rows']]
         sections += draw_curves(runner.message_hub.log_scalars, runner.iter)
         sections += draw_matrix(matrix, self.classes)
         half = min(SHOWN, len(self.judged) // 2)
@@ -190,7 +194,7 @@ def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
         axis.set_xlabel('iteration')
         axis.legend(fontsize=7)
         axis.grid(alpha=.25)
-    return [figure_section('Curves', figure)]
+    return [dict(title='Curves', figure=png(figure))]
 
 
 def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> list[dict]:
@@ -210,4 +214,11 @@ def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> list[dict]:
         axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set(xlabel='predicted', ylabel='true')
     figure.colorbar(drawn, shrink=.7, label='share of the row')
-    return [figure_section('Confusions', figure)]
+    return [dict(title='Confusions', figure=png(figure))]
+
+
+def png(figure: Any) -> str:
+    """A figure of matplotlib as PNG in base64."""
+    file = BytesIO()
+    figure.savefig(file, format='png', dpi=150)
+    return base64.b64encode(file.getvalue()).decode()
