@@ -200,7 +200,7 @@ def run_t2t(case, tmp_path, dtype):
     config = case['config']
     model = T2TViT(arch=dict(sizes(config), token_dim=config['token_dim']),
                    img_size=config['img_size'], in_channels=config['in_chans'],
-                   joining=config.get('method', 'default'),
+                   tokens=config['tokens_type'], joining=config.get('method', 'default'),
                    norm_eps=config['norm_eps'])
     load_into(model, case, tmp_path)
     return logits(model.eval().to(dtype), case, case['state_dict'])

@@ -13,6 +13,8 @@ MODELS = {  # arguments, and a second image size
     'Swin': (dict(arch=SWIN, img_size=32), (40, 32)),
     'CeiT': (dict(arch=SIZES, img_size=32), (48, 32)),
     'T2TViT': (dict(arch=dict(SIZES, token_dim=16), img_size=32), (48, 32)),
+    'T2TViT transformer': (dict(arch=dict(SIZES, token_dim=16), img_size=32,
+                                tokens='transformer'), (48, 32)),
     'ViT-Lite': (dict(arch=dict(SIZES, kernel_size=4, conv_layers=0, pool='class'),
                       img_size=16), (16, 24)),
     'CVT': (dict(arch=dict(SIZES, kernel_size=4, conv_layers=0, pool='sequence'),

@@ -1,7 +1,8 @@
 """CeiT (ICCV 2021) with any joining: convolutions in the stem and in the feed-forward layers."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -93,6 +94,24 @@ class LayerwiseAttention(Block):
         return self.feedforward(x)
 
 
+class StillStatistics:
+    """Context in which BatchNorms keep their running statistics; it can be reused."""
+
+    def __init__(self, module: nn.Module):
+        self.norms: list[Any] = [norm for norm in module.modules()
+                                 if isinstance(norm, (nn.BatchNorm2d, nn.SyncBatchNorm))]
+
+    def __enter__(self) -> None:
+        self.before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
+        for norm in self.norms:
+            norm.momentum = 0.
+
+    def __exit__(self, *_) -> None:
+        for norm, (momentum, count) in zip(self.norms, self.before):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(count)
+
+
 @MODELS.register_module()
 class CeiT(VisionTransformer):
     """CeiT with any joining, for classification.
@@ -103,8 +122,6 @@ class CeiT(VisionTransformer):
 
     The papers do not define PVG and MPVG here, where there is no class token. Our choice: LCA takes
     the mean of each layer's tokens, and MPVG's last term is averaged over the tokens.
-
-    With ``with_cp``, recomputation updates the running statistics of the BatchNorms a second time.
 
     Under a class token, the last layer's patches reach no output, so that its LeFF gets gradients
     of zero. It stays, because checkpoints hold it.
@@ -135,6 +152,10 @@ class CeiT(VisionTransformer):
             dim=self.embed_dim, num_heads=sizes['num_heads'], mlp_ratio=sizes['mlp_ratio'],
             qkv_bias=sizes['qkv_bias'], norm_eps=norm_eps).apply(init_linear)
         self.freeze()
+
+    def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
+        """Recomputation does not update running statistics a second time."""
+        return lambda: (nullcontext(), StillStatistics(segment))
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""

@@ -1,14 +1,14 @@
 """The base of all backbones: position embedding, a joining, and its plan."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from lape_mm.position import Joining, PositionPlan, build_joining, position_table, resize_table
 from lape_mm.position.embedding import RESIZE_MODES
@@ -196,7 +196,12 @@ class Encoder(HubBackbone):
         spared = self.with_cp == 'adapter' and isinstance(segment, EncoderLayer)
         if not self.with_cp or spared or not torch.is_grad_enabled():
             return segment(*args, **kwargs)
-        return checkpoint(segment, *args, use_reentrant=False, **kwargs)
+        return checkpoint(segment, *args, use_reentrant=False,
+                          context_fn=self.checkpoint_contexts(segment), **kwargs)
+
+    def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
+        """Makes the contexts of the forward pass and of its recomputation."""
+        return noop_context_fn
 
     def run_last_norm(self, x: Tensor, post_norm: Tensor | None = None) -> Tensor:
         """The last LayerNorm, if there is one, then ``post_norm``."""

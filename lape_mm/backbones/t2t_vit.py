@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
+from timm.layers import Mlp
 from torch import Tensor, nn
 
 from lape_mm.registry import MODELS
@@ -63,23 +64,67 @@ class TokenPerformer(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class TokenAttention(nn.Module):
+    """Single-head attention that changes the width from C to D and adds v to its output.
+
+    Logits are scaled by the input's width, C^-0.5, not the head's, as in the official
+    models/token_transformer.py.
+    """
+
+    def __init__(self, *, dim: int, token_dim: int):
+        super().__init__()
+        self.scale = dim ** -.5
+        self.qkv = nn.Linear(dim, 3 * token_dim, bias=False)
+        self.proj = nn.Linear(token_dim, token_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, C) to (B, N, D)."""
+        # the axis of heads is what lets the fused kernels in
+        q, k, v = self.qkv(x)[:, None].chunk(3, dim=-1)
+        mix = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return (v + self.proj(mix))[:, 0]
+
+
+class TokenTransformer(nn.Module):
+    """Pre-norm layer that changes the width; the same arguments as `TokenPerformer`."""
+
+    def __init__(self, *, dim: int, token_dim: int, norm_eps: float = 1e-5):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = TokenAttention(dim=dim, token_dim=token_dim)
+        self.norm2 = nn.LayerNorm(token_dim, eps=norm_eps)
+        self.mlp = Mlp(token_dim, token_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, dim) to (B, N, D)."""
+        x = self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+TOKENS = {'performer': TokenPerformer, 'transformer': TokenTransformer}
+
+
 class TokensToToken(nn.Module):
     """The stem: three times, overlapping neighbourhoods become tokens; layers mix them between.
 
     Names and initialisation are those of the official models/t2t_vit.py.
 
     Raises:
-        ValueError: for an odd ``token_dim``.
+        ValueError: for an unknown kind, or an odd ``token_dim``.
     """
 
-    def __init__(self, *, in_channels: int, token_dim: int, embed_dim: int, norm_eps: float):
+    def __init__(self, *, tokens: str, in_channels: int, token_dim: int, embed_dim: int,
+                 norm_eps: float):
         super().__init__()
         check_count('in_channels', in_channels)
+        if tokens not in TOKENS:
+            raise ValueError(f'tokens={tokens!r}: expected one of '
+                             f'{", ".join(map(repr, TOKENS))}')
         if token_dim < 2 or token_dim % 2:
             raise ValueError(f'arch: token_dim={token_dim}, expected a multiple of 2')
-        self.attention1, self.attention2 = (
-            TokenPerformer(dim=dim, token_dim=token_dim, norm_eps=norm_eps)
-            for dim in (in_channels * 7 ** 2, token_dim * 3 ** 2))
+        layer = TOKENS[tokens]
+        self.attention1 = layer(dim=in_channels * 7 ** 2, token_dim=token_dim, norm_eps=norm_eps)
+        self.attention2 = layer(dim=token_dim * 3 ** 2, token_dim=token_dim, norm_eps=norm_eps)
         self.project = nn.Linear(token_dim * 3 ** 2, embed_dim)
         self.apply(init_linear)
 
@@ -109,23 +154,25 @@ class T2TViT(VisionTransformer):
 
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio, qkv_bias and
-            token_dim, the width of the stem's layers, which are Performers.
+            token_dim, the width of the stem's layers.
+        tokens: layers of the stem, 'performer' or 'transformer'.
 
     The other arguments are as in `lape_mm.backbones.DeiT`, with a stride of 16; 'sincos_1d' is the
     official position.
     """
 
     def __init__(self, *, arch: str | Mapping = '7', img_size: int | Sequence[int] = 224,
-                 in_channels: int = 3, joining: str | Mapping = 'default',
-                 position: str = 'sincos_1d', class_token: bool | None = None,
-                 drop_path_rate: float = 0., interpolation: str = 'bicubic',
-                 norm_eps: float = 1e-5, with_cp: bool = False, frozen: bool = False,
-                 init_cfg: dict | None = None):
+                 in_channels: int = 3, tokens: str = 'performer',
+                 joining: str | Mapping = 'default', position: str = 'sincos_1d',
+                 class_token: bool | None = None, drop_path_rate: float = 0.,
+                 interpolation: str = 'bicubic', norm_eps: float = 1e-5,
+                 with_cp: bool = False, frozen: bool = False, init_cfg: dict | None = None):
         sizes = resolve_arch(arch, ARCHS, DETAILS)
         super().__init__(
             sizes=sizes, img_size=img_size, stride=STRIDE,
-            stem=TokensToToken(in_channels=in_channels, token_dim=sizes['token_dim'],
-                               embed_dim=sizes['embed_dim'], norm_eps=norm_eps),
+            stem=TokensToToken(tokens=tokens, in_channels=in_channels,
+                               token_dim=sizes['token_dim'], embed_dim=sizes['embed_dim'],
+                               norm_eps=norm_eps),
             in_channels=in_channels, joining=joining, class_token=class_token, position=position,
             drop_path_rate=drop_path_rate, interpolation=interpolation, norm_eps=norm_eps,
             with_cp=with_cp, frozen=frozen, init_cfg=init_cfg)

@@ -8,7 +8,7 @@ Source: the operators' definitions in mmcv 2.3.6, ``mmcv/ops/csrc``.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import NoReturn
@@ -115,16 +115,28 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
                       argmax_x: Tensor, *, aligned_height: int, aligned_width: int,
                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
                       aligned: bool) -> None:
-    """Fills ``output``, (K, C, h, w), the mean of each bin's samples (pool_mode 1)."""
-    if not pool_mode:
-        absent("roi_align with pool_mode='max'")
+    """Fills ``output``, (K, C, h, w), and with pool_mode 0 (max) the sample that each bin takes."""
+    size = aligned_height, aligned_width
     if rois.device.type == 'cpu':  # on a GPU the check would synchronise
         # for such a box torchvision reads outside of the map
         if (bad := ~rois.isfinite().all(dim=1)).any():
             raise ValueError(f'RoIAlign: boxes must be finite, got {rois[bad][0, 1:].tolist()}')
         rois = without_inverted(rois, sampling_ratio)
-    output.copy_(vision.roi_align(input, rois, spatial_scale, aligned_height, aligned_width,
-                                  sampling_ratio, aligned))
+    if pool_mode:
+        output.copy_(vision.roi_align(input, rois, spatial_scale, *size, sampling_ratio, aligned))
+        return
+    for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
+        if not rows * columns:  # mmcv's value for an empty box
+            output[few], argmax_y[few], argmax_x[few] = -10000., -1., -1.
+            continue
+        # a bin's samples are the bins of a finer grid, with one sample each
+        fine = vision.roi_align(input, rois[few], spatial_scale, size[0] * rows, size[1] * columns,
+                                1, aligned)
+        bins = fine.unflatten(3, (-1, columns)).unflatten(2, (-1, rows))
+        value, sample = bins.transpose(3, 4).flatten(4).max(dim=4)
+        output[few] = value
+        argmax_y[few] = (sample // columns).to(argmax_y)
+        argmax_x[few] = (sample % columns).to(argmax_x)
 
 
 def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor,
@@ -134,9 +146,19 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
     """Fills ``grad_input``, (B, C, H, W)."""
     if rois.device.type == 'cpu':
         rois = without_inverted(rois, sampling_ratio)
-    grad_input.copy_(vision._roi_align_backward(
-        grad_output, rois, spatial_scale, aligned_height, aligned_width, *grad_input.shape,
-        sampling_ratio, aligned))
+    size = aligned_height, aligned_width
+    if pool_mode:
+        grad_input.copy_(vision._roi_align_backward(
+            grad_output, rois, spatial_scale, *size, *grad_input.shape, sampling_ratio, aligned))
+        return
+    for few, (rows, columns) in sample_grids(rois, size, spatial_scale, sampling_ratio, aligned):
+        if rows * columns:
+            sample = (argmax_y[few] * columns + argmax_x[few]).long()[..., None]
+            bins = grad_output.new_zeros(*sample.shape[:4], rows * columns)
+            bins.scatter_(4, sample, grad_output[few][..., None])
+            fine = bins.unflatten(4, (rows, columns)).transpose(3, 4).flatten(4).flatten(2, 3)
+            grad_input += vision._roi_align_backward(
+                fine, rois[few], spatial_scale, *fine.shape[2:], *grad_input.shape, 1, aligned)
 
 
 def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
@@ -149,6 +171,60 @@ def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
         return rois
     inverted = (rois[:, 3:] < rois[:, 1:3]).any(dim=1, keepdim=True)
     return torch.cat([rois[:, :3], rois[:, 1:3].where(inverted, rois[:, 3:])], dim=1)
+
+
+def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, aligned: bool) \
+        -> Iterator[tuple[Tensor, tuple[int, int]]]:
+    """Yields indices of RoIs, and the rows and columns of samples that each of their bins has."""
+    if ratio > 0:
+        grids = rois.new_full((len(rois), 2), ratio)
+    else:
+        shift = .5 if aligned else 0.
+        corners = rois[:, 1:] * scale - shift
+        sides = (corners[:, 2:] - corners[:, :2]).flip(1)  # height, width
+        grids = ((sides if aligned else sides.clamp(min=1)) / sides.new_tensor(size)).ceil()
+    for grid in grids.unique(dim=0):
+        rows, columns = map(int, grid)
+        yield (grids == grid).all(dim=1).nonzero()[:, 0], (rows, columns)
+
+
+def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, *,
+                     pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
+    """Fills ``output``, (K, C, h, w), and ``argmax``, the cell of the map, -1 for an empty bin.
+
+    torchvision rounds the corners; mmcv's bins reach from floor to ceil.
+    """
+    height, width = input.shape[2:]
+    steps = torch.arange(max(pooled_height, pooled_width) + 1, device=rois.device)
+    images = rois[:, 0].long().tolist()
+    low, high = rois[:, 1:3] * spatial_scale, (rois[:, 3:] + 1) * spatial_scale
+    sides = (high - low) / rois.new_tensor([pooled_width, pooled_height])
+    edges = steps[:, None] * sides[:, None] + low[:, None]  # (K, bins + 1, 2)
+    limit = steps.new_tensor([width, height])
+    first, last = (torch.minimum(edge.long().clamp(min=0), limit).tolist()
+                   for edge in (edges.floor()[:, :-1], edges.ceil()[:, 1:]))
+    output.zero_()
+    argmax.fill_(-1)
+    for roi in ((high - low) > 0).all(dim=1).nonzero()[:, 0].tolist():
+        for row in range(pooled_height):
+            top, bottom = first[roi][row][1], last[roi][row][1]
+            for column in range(pooled_width):
+                left, right = first[roi][column][0], last[roi][column][0]
+                if top < bottom and left < right:
+                    cells = input[images[roi], :, top:bottom, left:right].flatten(1)
+                    output[roi, :, row, column], found = cells.max(dim=1)
+                    argmax[roi, :, row, column] = (
+                        (found // (right - left) + top) * width + found % (right - left) + left)
+
+
+def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, *,
+                      pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
+    """Fills ``grad_input``, (B, C, H, W)."""
+    batch, channels, height, width = grad_input.shape
+    maps = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
+    cells = maps[..., None] * (height * width) + argmax.flatten(2)
+    hit = argmax.flatten(2) >= 0
+    grad_input.view(-1).index_add_(0, cells[hit], grad_output.flatten(2)[hit])
 
 
 # deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x
@@ -270,7 +346,7 @@ def ms_deform_attn_backward(
                    (value, locations, weights))
 
 
-# focal loss (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
+# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
 
 def sigmoid_focal_loss_forward(input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
@@ -292,6 +368,35 @@ def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alph
     hit = target[:, None] == torch.arange(input.shape[1], device=input.device)
     loss = torchvision.ops.sigmoid_focal_loss(logits, hit.to(logits), alpha, gamma)
     return loss * F.pad(weight, (0, 1), value=1.)[target][:, None] if weight.numel() else loss
+
+
+def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
+                               gamma: float, alpha: float) -> None:
+    """Fills ``output``, (N,), from probabilities. Negative targets cost nothing."""
+    output.copy_(softmax_focal_loss(logarithm(softmax), target, weight, gamma, alpha))
+
+
+def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
+                                grad_input: Tensor, *, gamma: float, alpha: float) -> None:
+    """Fills ``grad_input``, (N, C), for a gradient of ones with respect to the logits."""
+    logits = logarithm(softmax)
+    fill_gradients((grad_input,), torch.ones_like(logits[:, 0]), lambda logits: softmax_focal_loss(
+        logits, target, weight, gamma, alpha), (logits,))
+
+
+def logarithm(softmax: Tensor) -> Tensor:
+    """Logits of these probabilities, in float32 at least."""
+    softmax = softmax.to(torch.promote_types(softmax.dtype, torch.float32))
+    return softmax.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+def softmax_focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float,
+                       alpha: float) -> Tensor:
+    """(N, C) to (N,)."""
+    known = target.clamp(min=0)
+    log_p = logits.log_softmax(1).gather(1, known[:, None])[:, 0]
+    loss = -alpha * (1 - log_p.exp()) ** gamma * log_p
+    return (loss * weight[known] if weight.numel() else loss).where(target >= 0, 0)
 
 
 # convolution of the cells that a mask chooses (Guided Anchoring, for inference): (1, C, H, W)

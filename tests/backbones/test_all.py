@@ -223,6 +223,7 @@ def test_layer_depth_and_weight_decay(name):
     ('Swin', dict(position='relative'), ["'relative'", 'sincos_2d']),
     ('CeiT', dict(arch=dict(SIZES, patch_size=4)), ['patch_size=4', 'stem_channels']),
     ('T2TViT', dict(arch=dict(SIZES, token_dim=7)), ['token_dim=7']),
+    ('T2TViT', dict(tokens='convolution'), ["'convolution'", "'performer'", "'transformer'"]),
     ('CCT', dict(arch=dict(SIZES, pool='mean')), ["'mean'", 'sequence']),
     ('CCT', dict(arch=dict(SIZES, conv_layers=1)), ['kernel_size=4', 'odd']),
     ('CCT', dict(arch=dict(SIZES, kernel_size=0)), ['kernel_size=0', 'at least 1']),

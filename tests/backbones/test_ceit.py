@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import Reference
+from torch import nn
 
 from lape_mm.backbones import CeiT
 
@@ -65,3 +66,22 @@ def test_a_class_token_takes_its_own_slot_of_the_final_term():
     with_final, = model(image)
     model.joining = model.joining.without_post_norm()
     torch.testing.assert_close(with_final, model(image)[0] + final)
+
+
+@pytest.mark.parametrize('momentum', [.1, None])
+def test_gradient_checkpointing_counts_statistics_once(momentum):
+    torch.manual_seed(0)
+    image, seen = torch.randn(2, 3, 48, 32), []
+    initial = tiny(joining='mpvg').state_dict()
+    for with_cp in (False, True):
+        model = tiny(joining='mpvg', with_cp=with_cp)
+        model.load_state_dict(initial)
+        for norm in (module for module in model.modules() if isinstance(module, nn.BatchNorm2d)):
+            norm.momentum = momentum
+        loss = model(image)[0].square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        model(image)
+        seen.append(({name: p.grad for name, p in model.named_parameters()}, model.state_dict()))
+    torch.testing.assert_close(*(gradients for gradients, _ in seen))
+    torch.testing.assert_close(*(state for _, state in seen), rtol=0, atol=0)

@@ -1,6 +1,6 @@
 """mmcv's public operators on `lape_mm.mmcv_ext`, held to recorded outputs of the compiled ones.
 
-`data/mmcv_ops.pt` has cases that mmcv 2.3.6's compiled CPU operators produced. Where mmcv has no
+`data/mmcv_ops.pt` has 33 cases that mmcv 2.3.6's compiled CPU operators produced. Where mmcv has no
 CPU operator to record, the reference is its definition, written out here.
 """
 import math
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd import gradcheck
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
 import lape_mm.mmcv_ext
 
@@ -18,7 +18,6 @@ pytest.importorskip('mmcv')
 from mmcv import ops  # noqa: E402
 
 CASES = torch.load(Path(__file__).parents[1] / 'data/mmcv_ops.pt', weights_only=True)['cases']
-CASES = [case for case in CASES if case.get('pool_mode') != 'max']  # which no config uses
 OUTPUTS = ('dets', 'inds', 'output', 'grad_output', 'grad_input')
 ours = pytest.mark.skipif(lape_mm.mmcv_ext.compiled(), reason='mmcv has compiled operators here')
 
@@ -45,19 +44,21 @@ def test_recorded_outputs(case):
 
 
 @ours
-def test_roi_align_reads_channels_last_maps():
+@pytest.mark.parametrize('mode', ['avg', 'max'])
+def test_roi_align_reads_channels_last_maps(mode):
     maps = torch.rand(2, 3, 17, 23)
     rois = torch.tensor([[0, 3., 4, 60, 90], [1, 10, 2, 100, 50]])
-    found = [ops.roi_align(x, rois, (7, 5), .125, 0, 'avg', True)
+    found = [ops.roi_align(x, rois, (7, 5), .125, 0, mode, True)
              for x in (maps, maps.contiguous(memory_format=torch.channels_last))]
     torch.testing.assert_close(*found)
 
 
 @ours
 @pytest.mark.parametrize('box', [(0, math.nan, 0, 4, 4), (0, 0, 0, math.inf, 4)])
-def test_roi_align_refuses_invalid_boxes(box):
+@pytest.mark.parametrize('mode', ['avg', 'max'])
+def test_roi_align_refuses_invalid_boxes(mode, box):
     with pytest.raises(ValueError, match='boxes must be finite'):
-        ops.roi_align(torch.rand(1, 1, 8, 8), torch.tensor([box]).float(), 2, 1., 2, 'avg', True)
+        ops.roi_align(torch.rand(1, 1, 8, 8), torch.tensor([box]).float(), 2, 1., 2, mode, True)
 
 
 @ours
@@ -70,6 +71,34 @@ def test_roi_align_takes_no_sample_from_an_inverted_box(box):
             assert not found.any()
         found.sum().backward()
     assert ops.roi_align(image, torch.tensor([box]).float(), 2, 1., 2, 'avg', True).isfinite().all()
+
+
+@ours
+def test_roi_pool_takes_the_maximum_from_floor_to_ceil():
+    maps = torch.rand(2, 3, 12, 15, requires_grad=True)
+    rois = torch.tensor([[0, 3., 4, 60, 90], [1, -30, 2, 100, 50], [1, 200, 5, 260, 20],
+                         [0, 50, 50, 30, 60]])
+    height, width, scale = 3, 2, .13
+    found = ops.roi_pool(maps, rois, (height, width), scale)
+    wanted = []
+    for image, *box in rois.tolist():
+        x1, y1, x2, y2 = (value * scale for value in (*box[:2], box[2] + 1, box[3] + 1))
+        for row in range(height):
+            for column in range(width):
+                top, bottom, left, right = (
+                    min(max(edge, 0), limit) for edge, limit in (
+                        (math.floor(y1 + row * (y2 - y1) / height), 12),
+                        (math.ceil(y1 + (row + 1) * (y2 - y1) / height), 12),
+                        (math.floor(x1 + column * (x2 - x1) / width), 15),
+                        (math.ceil(x1 + (column + 1) * (x2 - x1) / width), 15)))
+                cells = maps[int(image), :, top:bottom, left:right]
+                empty = not cells.numel() or x2 <= x1
+                wanted.append(torch.zeros(3) if empty else cells.amax((1, 2)))
+    wanted = torch.stack(wanted).view(4, height, width, 3).permute(0, 3, 1, 2)
+    assert torch.equal(found, wanted)
+    weights = torch.rand_like(found)
+    torch.testing.assert_close(*(torch.autograd.grad((one * weights).sum(), maps)[0]
+                                 for one in (found, wanted)))
 
 
 @pytest.mark.parametrize('groups', [1, 2])
@@ -95,15 +124,32 @@ def test_a_deformable_convolution_starts_with_mmcvs_gradients():
 
 @pytest.mark.parametrize('gamma', [1.5, 2.])
 @ours
-def test_focal_loss(gamma):
+def test_focal_losses(gamma):
     logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
-    target, weight = torch.tensor([0, 1, 2, 4, 1, 0]), torch.rand(4, dtype=torch.float64)  # 4: none
+    target, weight = torch.tensor([0, 1, 2, 3, 1, 0]), torch.rand(4, dtype=torch.float64)
+    p = logits.sigmoid()
     found = ops.sigmoid_focal_loss(logits, target, gamma, .25, weight, 'sum')
-    p, hit = logits.sigmoid(), one_hot(target, 5)[:, :4].bool()
+    hit = one_hot(target, 4).bool()
     wanted = -torch.where(hit, .25 * (1 - p) ** gamma * p.log(), .75 * p ** gamma * (1 - p).log())
-    wanted = (wanted * torch.cat([weight, torch.ones(1)])[target, None]).sum()
+    compare_losses(found, (wanted * weight[target, None]).sum(), logits)
+    found = ops.softmax_focal_loss(logits, target, gamma, .25, weight, 'sum')
+    cost = cross_entropy(logits, target, reduction='none')
+    wanted = (.25 * (1 - (-cost).exp()) ** gamma * cost * weight[target]).sum()
+    compare_losses(found, wanted, logits)
+
+
+def compare_losses(found, wanted, logits):
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(*(torch.autograd.grad(one, logits)[0] for one in (found, wanted)))
+
+
+@ours
+def test_focal_losses_of_background_and_ignored_targets():
+    logits = torch.randn(2, 3)
+    every, weighted = (ops.sigmoid_focal_loss(logits, torch.tensor([3, 3]), 2., .25, weight, 'none')
+                       for weight in (None, torch.rand(3)))
+    assert torch.equal(every, weighted) and every.all()
+    assert not ops.softmax_focal_loss(logits, torch.tensor([-1, -1]), 2., .25, None, 'none').any()
 
 
 @ours
@@ -130,12 +176,15 @@ def test_deformable_attention_is_mmcvs_own_in_pytorch():
 @ours
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float64])
 def test_other_precisions(dtype):
+    torch.manual_seed(0)  # in half precision two maxima may tie
     maps = torch.rand(1, 2, 8, 8, requires_grad=True)
     rois = torch.tensor([[0, 1., 1, 6, 7]])
     grads = []
     for precision in (torch.float32, dtype):
         given = maps.to(precision)
-        loss = ops.roi_align(given, rois.to(precision), 2, 1., 0, 'avg', True).sum()
+        loss = sum(ops.roi_align(given, rois.to(precision), 2, 1., 0, mode, True).sum()
+                   for mode in ('avg', 'max'))
+        loss = loss + ops.roi_pool(given, rois.to(precision), 2, 1.).sum()
         loss = loss + ops.sigmoid_focal_loss(given[0, 0], torch.arange(8), 2., .25, None, 'sum')
         grads.append(torch.autograd.grad(loss, maps)[0])
     torch.testing.assert_close(*grads, atol=1e-2, rtol=1e-2)
@@ -145,8 +194,6 @@ def test_other_precisions(dtype):
 def test_a_missing_operator_names_the_command_that_compiles_it():
     with pytest.raises(NotImplementedError, match='nms_match.*MMCV_WITH_OPS=1.* pip install'):
         ops.nms_match(torch.rand(2, 5), .5)
-    with pytest.raises(NotImplementedError, match="pool_mode='max'"):
-        ops.roi_align(torch.rand(1, 1, 8, 8), torch.rand(1, 5), 2, 1., 2, 'max', True)
 
 
 @ours

@@ -101,6 +101,8 @@ EVERY = {  # class, arguments, size of an image, side of a patch
     'Swin maps': (Swin, dict(arch=STAGES, img_size=32, out_indices=(0, 3)), (40, 36), 4),
     'CeiT': (CeiT, dict(arch=SMALL, img_size=32), (48, 32), 16),
     'T2TViT performer': (T2TViT, dict(arch=dict(SMALL, token_dim=16), img_size=32), (48, 36), 16),
+    'T2TViT transformer': (T2TViT, dict(arch=dict(SMALL, token_dim=16), img_size=32,
+                                        tokens='transformer'), (48, 36), 16),
     'ViT-Lite': (CompactTransformer, dict(arch=SMALL, img_size=16), (18, 24), 4),
     'CVT': (CompactTransformer, dict(arch=dict(SMALL, pool='sequence'), img_size=16), (18, 24), 4),
     'CCT': (CompactTransformer, dict(arch=dict(SMALL, kernel_size=3, conv_layers=2,
