@@ -4,7 +4,6 @@ from __future__ import annotations
 import runpy
 import sys
 
-from lape_mm.retired import RETIRED
 from lape_mm.shipped import shipped
 
 
@@ -12,9 +11,6 @@ def main(argv: list[str] | None = None) -> int:
     """Runs tools/TOOL.py; 2 where there is none, with the names of all."""
     name, *rest = (sys.argv[1:] if argv is None else argv) or ['']
     tools = {path.stem: str(path) for path in sorted(shipped('tools').glob('*.py'))}
-    if name in RETIRED:
-        print(f'error: {name} has been removed: {RETIRED[name]}', file=sys.stderr)
-        return 2
     if name not in tools:
         print(f'usage: python -m lape_mm {{{",".join(tools)}}} ...', file=sys.stderr)
         return 2

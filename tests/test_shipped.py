@@ -28,8 +28,6 @@ def test_tools_by_name(tmp_path):
     assert status == 2 and 'usage: python -m lape_mm {analyze_position,' in said
     status, said = start('-m', 'lape_mm', 'param_table', '-h', cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert status == 0 and said.startswith('usage: python -m lape_mm param_table')
-    status, said = start('-m', 'lape_mm', 'deploy', 'c.py', cwd=tmp_path, PYTHONPATH=str(ROOT))
-    assert status == 2 and said.count('\n') == 1 and 'lape_mm.fold(model, img_size)' in said
 
 
 @pytest.fixture(scope='module')
