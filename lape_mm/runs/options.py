@@ -99,7 +99,8 @@ def set_tta(cfg: Config) -> None:
             pipeline has no transform that packs.
     """
     scope, dataset = cfg.default_scope, cfg.test_dataloader.dataset
-    if scope == 'mmdet' and 'mask_head' in {**cfg.model, **(cfg.model.get('roi_head') or {})}:
+    parts = {**cfg.model, **(cfg.model.get('roi_head') or {})}
+    if scope == 'mmdet' and parts.get('mask_head'):
         raise RunError('--tta: mmdet averages boxes alone, and this model predicts masks')
     dataset.pipeline = deepcopy(
         cfg.get('tta_pipeline') or augmented(dataset.pipeline, RATIOS[scope]))

@@ -109,8 +109,8 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             continue
         kind = kinds.setdefault(label, record['fingerprint'])
         if any(part['fingerprint'] != kind for part in (record, *later_parts(record))):
-            raise RunError(f'{label}: {record["path"]} ran, or was resumed with, another config of '
-                           'the same name and overrides: leave it out')
+            raise RunError(f'{label}: {record["path"]} and others of this name and overrides, or '
+                           'parts of it, ran different configs: leave it out')
         seeds = found.setdefault(label, {})
         if record['seed'] in seeds:
             raise RunError(f'{label}: seed {record["seed"]} twice, in {record["path"]} again')

@@ -1,7 +1,6 @@
 """Training and testing, from the config to the closing lines, for any of the toolboxes."""
 from __future__ import annotations
 
-import gc
 import os
 from argparse import Namespace
 from collections.abc import Iterator
@@ -125,10 +124,6 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     install_safe_loader()
     settle_loaders(cfg)
     check_config(cfg, mode)
-    if not gc.get_freeze_count():
-        # mmengine collects garbage after reading a data set: this spares it the imported modules,
-        # a third of a second each time
-        gc.freeze()
     draw_scenes(cfg)
     check_files(cfg, mode)
     settle_distributed(cfg)

@@ -112,12 +112,12 @@ RUNS = {
 
 QUICK = {('test', 'code'), ('test', 'integers'), ('train', 'code'), ('train', 'text'),
          ('train', 'no message hub')}
-ALL = [('test', 'code'), ('test', 'integers'),
-       *(('train', name) for name in (*CHANGES, *RUNS))]
 
 
 @pytest.mark.parametrize('name, change_of', [
-    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in ALL])
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long)
+    for case in (('test', 'code'), ('test', 'integers'), *(
+        ('train', name) for name in (*CHANGES, *RUNS)))])
 def test_tools_name_a_strange_checkpoint(name, change_of, trained, tmp_path):
     content, wanted = torch.load(trained, weights_only=False), {**CHANGES, **RUNS}[change_of]
     mark = tmp_path / 'ran'

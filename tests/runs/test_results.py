@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(RunError, match='seed 1 twice'):
         results.compare([*labels, 'default'], [*RUNS, RUNS[1]], 'top1')
     other = dict(record('default', 2, 1.), fingerprint='other')
-    with pytest.raises(RunError, match='another config of the same name'):
+    with pytest.raises(RunError, match='ran different configs'):
         results.compare([*labels, 'default'], [*RUNS, other], 'top1')
     with pytest.raises(RunError, match="baseline 'x': expected one of 'default', 'lape'"):
         results.compare(labels, RUNS, 'top1', baseline='x')

@@ -150,11 +150,12 @@ def explain(report: Report, where: str, node: Mapping, error: Exception) -> None
     path, part = culprit(dict(walk({where: node})), error, where)
     kinds = (registry.MODELS, registry.TASK_UTILS, registry.TRANSFORMS,
              registry.OPTIM_WRAPPER_CONSTRUCTORS)
+    line = text if type(error) is ValueError else f'{type(error).__name__}: {text}'
     if (match := UNEXPECTED.search(text)) and match[1] in part:
         build: Any = next(filter(None, (resolve(part.get('type'), among, scope)
                                         for among in kinds)), None)
         if build is not None:
-            text = unknown_setting(build.__name__, accepted(build).parameters, match[1],
+            line = unknown_setting(build.__name__, accepted(build).parameters, match[1],
                                    part[match[1]])
     elif isinstance(error, KeyError):  # a type that no registry has; mmcv does not say which
         for below, one in walk({path: part}):
@@ -162,13 +163,11 @@ def explain(report: Report, where: str, node: Mapping, error: Exception) -> None
             if kind and (kind in text or 'None' in text) and not any(
                     resolve(kind, among, scope) for among in kinds):
                 among = next((one for one in kinds if f'::{one.name} ' in text), kinds[0])
-                path, text = below, unknown_type(kind, among, scope)
+                path, line = below, unknown_type(kind, among, scope)
     elif not text:  # an assertion: the line that made it
         last = traceback.extract_tb(error.__traceback__)[-1]
-        text = f'AssertionError: {last.line} ({last.filename}:{last.lineno})'
-    elif type(error) is not ValueError:  # whose text says what is wrong
-        text = f'{type(error).__name__}: {text}'
-    report.add(path, first_line(text, most=600))
+        line += f'{last.line} ({last.filename}:{last.lineno})'
+    report.add(path, first_line(line, most=600))
 
 
 def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple[str, Mapping]:

@@ -24,7 +24,7 @@ from .signatures import accepted, resolve
 # heads whose classes are the data set's; edge and semantic branches have others
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
                'data_preprocessor')
-LARGEST = 2 ** 29  # bytes of an annotation file up to which it is read; COCO's has 450 MB
+LARGEST = 2 ** 27  # bytes of an annotation file up to which it is read; COCO's has 450 MB
 # what mmdet looks up in each entry of a list
 NEEDED = {'images': ('id', 'width', 'height', 'file_name'), 'categories': ('id', 'name'),
           'annotations': ('id', 'image_id', 'category_id')}
@@ -188,6 +188,8 @@ def read_coco(path: str) -> dict[str, list[dict]] | None:
 def check_coco(report: Report, source: Source) -> list[str] | None:
     """Checks COCO's categories against the config's classes and the heads, then its objects."""
     names, content, path = source.classes(), read_coco(source.ann_file), source.ann_file
+    if names is not None:
+        check_heads(report, source, len(names))
     if names is None or content is None:
         return None
     listed = [category['name'] for category in content['categories']]
@@ -200,7 +202,6 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
             'name its own classes with --cfg-options {where}.metainfo.classes=['
             + ','.join(listed[:8]) + (',..]' if len(listed) > 8 else ']'))
         return None
-    check_heads(report, source, len(names))
     images, objects = content['images'], content['annotations']
     folder = source.folders.get('img', source.root)
     if images and not os.path.isfile(os.path.join(folder, images[0]['file_name'])):

@@ -87,8 +87,8 @@ def check_data(report: Report, mode: str) -> None:
             expected = expected or names
         for where, node in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
             path = str(node.get('ann_file') or '')
-            # a missing folder is the data set's
-            if os.path.isdir(os.path.dirname(path)) and not os.path.isfile(path):
+            # a missing folder is reported of the data set
+            if path and os.path.isdir(os.path.dirname(path) or '.') and not os.path.isfile(path):
                 report.add(where, f'annotation file {path} does not exist',
                            report.path_remedy(path, 'ann_file'))
 
