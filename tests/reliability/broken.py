@@ -75,12 +75,9 @@ def archives() -> Iterator[bytes]:
                 setattr(entry, name, value)
         return change
     for changes in (dict(file_size=HUGE), dict(file_size=HUGE, compress_size=HUGE),
-                    dict(file_size=15, compress_size=15), dict(header_offset=0),
-                    dict(header_offset=10 ** 6), dict(CRC=1), dict(compress_type=99),
-                    dict(compress_type=8), dict(flag_bits=1), dict(filename='a/data.pkl'),
-                    dict(filename='a/DATA.PKL'), dict(filename='a/data/0\0'),
-                    dict(filename='../../a'), dict(extra=b'\x01\x00\xff\xff'),
-                    dict(extract_version=99)):
+                    dict(file_size=15, compress_size=15), dict(header_offset=10 ** 6), dict(CRC=1),
+                    dict(compress_type=99), dict(flag_bits=1), dict(filename='a/data.pkl'),
+                    dict(filename='a/data/0\0'), dict(filename='../../a')):
         yield zipped(good, data, change=lie(**changes))
 
     def overlap(archive):
@@ -93,18 +90,12 @@ def archives() -> Iterator[bytes]:
     yield zipped({'a': tensor(storage(2 ** 16), shape=(2 ** 16,))}, {'data/0': bytes(2 ** 18)},
                  change=overlap)
     yield zipped(good, {})
-    yield zipped(good, folder='a/b')
     yield zipped(good, {**data, 'byteorder': b'middle'})
-    yield zipped(good, {**data, '.storage_alignment': b'x', '.format_version': b'9'})
     yield zipped(good, {**data, 'constants.pkl': pickled(())})
     whole = zipped(good)
     yield whole + b'x'
-    yield whole + bytes(22)
-    yield b'PK\x03\x04' + whole
     yield whole[:-2] + b'\xff\xff'  # a comment that is not there
-    yield whole[:-10] + struct.pack('<I', 2 ** 32 - 2) + whole[-6:]
     yield whole + whole
-    yield b'PK\x05\x06' + bytes(18)
     yield b'PK\x03\x04'
 
 
@@ -112,13 +103,11 @@ def tensor_files() -> Iterator[bytes]:
     """.safetensors that are damaged, or hold no weights."""
     def one(dtype='F32', shape=(4,), offsets=(0, 16)):
         return {'a': {'dtype': dtype, 'shape': shape, 'data_offsets': offsets}}
-    for header in (one(shape=(5,)), one(shape=(HUGE,)), one(shape=(2 ** 62, 8)), one('X9'),
-                   one(shape=(-4,)), one(offsets=(0, HUGE)), one(offsets=(8, 16)),
-                   one(offsets=(16, 0)), one(shape='4'), {'a': 3}, {'a': {}}, [], 'text', '',
-                   '{' * 100_000, '[' * 100_000, '{"a": ' * 5000, one(offsets=(0,)),
+    for header in (one(shape=(5,)), one(shape=(HUGE,)), one('X9'), one(shape=(-4,)),
+                   one(offsets=(0, HUGE)), one(offsets=(16, 0)), {'a': 3}, [], '', '{' * 100_000,
                    {'__metadata__': 3, **one()}, {**one(), 'b': one()['a']}):
         yield safetensors(header, bytes(16))
-    for length in (0, 1, 2 ** 63, 2 ** 64 - 1, 10 ** 9):
+    for length in (0, 2 ** 63, 10 ** 9):
         yield safetensors(one(), bytes(16), length=length)
     yield safetensors(one(), bytes(8))
     yield safetensors(one(), bytes(99))

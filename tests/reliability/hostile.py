@@ -114,8 +114,7 @@ def weights() -> Iterator[bytes]:
         yield saved({'a': torch.tensor([[value]])})
         yield saved({'a': torch.tensor([value])}, _use_new_zipfile_serialization=False)
         yield saved({'ema_state_dict': {'a': torch.tensor([value])}})
-    for value in ('text', 3, 2., None, [good], (good,), {'a': good}, True, b'bytes', np.ones(2),
-                  torch.float32, torch.Size([2]), {1, 2}):
+    for value in ('text', 3, None, [good], {'a': good}, np.ones(2), torch.Size([2])):
         yield saved({'state_dict': {'good': good, 'a': value}})
     for value in (good.to(torch.complex64), torch.quantize_per_tensor(good, .1, 0, torch.qint8),
                   good.to_sparse(), good.to('meta'), torch.nested.nested_tensor([good]),
