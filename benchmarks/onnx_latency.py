@@ -94,8 +94,9 @@ def main() -> int:
     for name in args.models:
         works, sizes[name] = build(name, args.threads)
         measured[f'{name}, s'] = measure.time_all(works, args.rounds)
-        pairs = [(FLOAT, EAGER, .8)] if 'Mask' in name else [
-            (f'{FLOAT}, {how} INT8', FLOAT, .7) for how in INT8]
+        pairs = [(FLOAT, EAGER, .8)]
+        if 'DeiT' in name:
+            pairs += [(f'{FLOAT}, {how} INT8', FLOAT, .7) for how in INT8]
         bars += [measure.time_pair(f'{name}: {row} / {base}', works, row, base, limit,
                                    args.pair_seconds) for row, base, limit in pairs]
     return measure.write(args, 'onnx_latency', dict(
