@@ -85,6 +85,7 @@ def build(name: str, threads: int) -> tuple[dict[str, Callable], dict[str, int]]
 def main() -> int:
     """Measures, prints and writes; 1 if a figure misses its limit."""
     parser = measure.parser(__doc__, rounds=3)
+    parser.set_defaults(threads=1)  # two wait for each other where the machine has other work
     parser.add_argument('--models', nargs='+', choices=CONFIGS, default=list(CONFIGS)[:2])
     parser.add_argument('--pair-seconds', type=float, default=10,
                         help='for each ratio with a limit')
