@@ -27,11 +27,7 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from sweep import images
-from torch.utils.flop_counter import (
-    FlopCounterMode,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lape_mm.runs.results import markdown
 
@@ -98,20 +94,14 @@ def convolution_backward(grad_shape, x_shape, weight_shape, *rest, **kwargs) -> 
     return 2 * places * prod(weight_shape[1:]) * sum(mask[:2])
 
 
-def attention(query, key, value, *rest, **kwargs) -> int:
-    """Operations of torch's fused attention on a CPU, which torch's own count omits."""
-    return sdpa_flop_count(query, key, value)
-
-
-def attention_backward(gradient, query, key, value, *rest, **kwargs) -> int:
-    """Operations of its gradient, which computes the logits again."""
-    return sdpa_backward_flop_count(gradient, query, key, value)
-
-
+# torch's own count omits its fused attention on a CPU
 COUNTS = {
     torch.ops.aten.convolution_backward: convolution_backward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward}
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(
+            gradient, query, key, value)}
 
 
 def gflops(cfg: Config) -> float:

@@ -53,11 +53,6 @@ def run(task: str, joining: str, folder: Path) -> dict:
                 **described())
 
 
-def read_records() -> dict[str, dict]:
-    """The records so far, by task and joining."""
-    return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
-
-
 def table(records: dict[str, dict]) -> str:
     """The records as a Markdown table, with the seconds that the runs took."""
     rows = []
@@ -75,19 +70,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS))
     parser.add_argument('--joinings', nargs='+', choices=JOININGS, default=list(JOININGS))
-    parser.add_argument('--again', action='store_true', help='replace the records')
     parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs/benchmark')
     args = parser.parse_args()
     args.work_dir.mkdir(parents=True, exist_ok=True)
-    records = read_records()
+    records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}  # by task and joining
     for task in args.tasks:
         config = config_of(task)
         for joining in args.joinings:
             name = f'{task}-{joining}'
-            if records.get(name, {}).get('config') == config and not args.again:
+            if records.get(name, {}).get('config') == config:
                 continue
-            record = run(task, joining, args.work_dir)
-            records = {**read_records(), name: record}
+            record = records[name] = run(task, joining, args.work_dir)
             RECORDS.write_text(json.dumps(records, indent=1) + '\n')
             print(f'{name}: {record["metric"]} {record["value"]:.3f} (mark {record["mark"]:.2f}) '
                   f'in {record["seconds"]} s (limit {record["limit"]} s)', flush=True)

@@ -48,8 +48,8 @@ def kill_once(task: str, number: int, length: float, folder: Path) -> str:
 
 def row(what: str, tried: int, survived: int, executed: int = 0, hung: int = 0) -> dict:
     """A row of the table; the rest of ``tried`` is lost."""
-    return dict(what=what, tried=tried, survived=survived, executed=executed, hung=hung,
-                lost=tried - survived - executed - hung)
+    return dict(what=what, tried=tried, survived=survived,
+                lost=tried - survived - executed - hung, executed=executed, hung=hung)
 
 
 def kills(args, folder: Path) -> list[dict]:
@@ -126,11 +126,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             rows += PARTS[part](args, Path(folder))
         taken[part] = round(time.monotonic() - start)
-    columns = ('what', 'tried', 'survived', 'lost', 'executed', 'hung')
     args.out.write_text(json.dumps(dict(
-        **measure.described(), date=str(date.today()), seconds=taken,
-        reliability=[{name: entry[name] for name in columns} for entry in rows]), indent=1) + '\n')
-    print(markdown(columns, [[str(entry[column]) for column in columns] for entry in rows]))
+        **measure.described(), date=str(date.today()), seconds=taken, reliability=rows),
+        indent=1) + '\n')
+    print(markdown(list(rows[0]), [list(map(str, entry.values())) for entry in rows]))
     return int(any(entry['survived'] < max(entry['tried'], 1) for entry in rows))
 
 

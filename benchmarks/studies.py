@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean, stdev
@@ -267,12 +267,6 @@ def plot_path(study: str) -> Path:
     return ROOT / f'docs/evidence_{study}.svg'
 
 
-def interval(values: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of a mean (Student's t)."""
-    from scipy.stats import t
-    return float(t.ppf(.975, len(values) - 1)) * stdev(values) / len(values) ** .5
-
-
 def plot(study: str) -> None:
     """Draws each row's differences from its baseline, in points: seeds, mean, 95 % interval.
 
@@ -282,14 +276,17 @@ def plot(study: str) -> None:
     matplotlib.use('svg')
     matplotlib.rcParams.update({'svg.hashsalt': study, 'svg.fonttype': 'path', 'font.size': 9})
     from matplotlib import pyplot
+    from scipy.stats import t
     found = [row for row in rows(study) if row.differences]
     points = 100 if all(value <= 1 for row in found for value in row.by_seed.values()) else 1
     figure, axes = pyplot.subplots(figsize=(6.4, .8 + .3 * len(found)), layout='constrained')
     for place, row in enumerate(found):
         values = [points * value for value in row.differences.values()]
         axes.plot(values, [place] * len(values), 'o', color='tab:blue', alpha=.5, markersize=4)
+        if (count := len(values)) > 1:  # Student's t
+            half = float(t.ppf(.975, count - 1)) * stdev(values) / count ** .5
         axes.errorbar(mean(values), place, fmt='|', color='black', capsize=3,
-                      xerr=interval(values) if len(values) > 1 else None)
+                      xerr=half if count > 1 else None)
     axes.axvline(0, color='grey', linewidth=.8)
     axes.set_yticks(range(len(found)), [f'{row.label} - {row.baseline}' for row in found])
     axes.set(xlim=SCALE, xlabel=f'difference in points of {STUDIES[study].metric}')
