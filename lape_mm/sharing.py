@@ -12,8 +12,7 @@ from torch import nn
 from lape_mm.registry import WEIGHT_INITIALIZERS
 
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
-# 'tokens' was T2T-ViT's, always 'performer' in published sizes
-NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone', 'tokens')
+NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone')
 
 
 class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', license='apache-2.0',
