@@ -21,8 +21,8 @@ BUILDS = {
     'DeiT': lambda **kwargs: DeiT(arch=ARCH, img_size=32, joining='mpvg', **kwargs),
     'dict': lambda **kwargs: DeiT(arch=ARCH, img_size=(32, 48), joining=dict(last=0), **kwargs),
     **{name: partial(build, name, joining) for name, joining in (
-        ('ViTAdapter', 'lape'), ('Swin', 'pvg'), ('CeiT', 'lape'), ('T2TViT transformer', 'default'),
-        ('CCT', 'mpvg'))},
+        ('ViTAdapter', 'lape'), ('Swin', 'pvg'), ('CeiT', 'lape'),
+        ('T2TViT transformer', 'default'), ('CCT', 'mpvg'))},
 }
 
 
