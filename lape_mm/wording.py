@@ -23,7 +23,7 @@ def first_line(error: BaseException | str, *, kind: bool = False, most: int = 20
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
-    return (f'{type(error).__name__}: ' if kind else '') + lines[0][:most]
+    return (f'{type(error).__name__}: ' if kind else '') + ' '.join(lines[0].split())[:most]
 
 
 def short(path: str | os.PathLike) -> str:
