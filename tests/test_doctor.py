@@ -13,12 +13,10 @@ from lape_mm.requirements import missing, plain_mmcv
 ROOT = Path(__file__).parents[1]
 # a finder before all others, which hides the modules it names
 HIDING = '''
-import sys
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in {names!r}:
-            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)
-sys.meta_path.insert(0, Hide())
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = staticmethod(lambda name, *rest: (
+    None if name.split('.')[0] in {names!r} else find(name, *rest)))
 '''
 TORCH = '''
 __version__ = '{version}'
