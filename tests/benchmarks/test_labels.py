@@ -12,7 +12,6 @@ PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
 LABELS = re.compile(r'\b(measured|paper|counted|projected|recipe|setting)\b', re.IGNORECASE)
 # a paragraph that is about the table beside it: it begins with the origin, or announces the table
 ABOUT = re.compile(r'^\W*(measured|counted|projected|from the)\b|measured:$', re.IGNORECASE)
-COMMAND = re.compile(r'`(?:uv run )?python ((?:benchmarks|tools|docs)/\S+?\.py)')
 # a figure: a number by itself, perhaps with a unit or a spread; not one within a name or a command
 UNIT = r'[%×x]|pp|s|ms|MB|GB|M|K|h|min|±.*|\(.*\)|/.*|to .*'
 FIGURE = re.compile(rf'^[*<>~+−-]*\d[\d,.]*\s*({UNIT})?\**$')
@@ -51,9 +50,3 @@ def unlabelled(text):
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_figure_says_where_it_is_from(page):
     assert unlabelled(page.read_text()) == []
-
-
-@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_commands_that_are_named_are_there(page):
-    """Nothing is said to be measured by what nobody can run."""
-    assert [name for name in COMMAND.findall(page.read_text()) if not (ROOT / name).exists()] == []
