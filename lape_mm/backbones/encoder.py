@@ -28,34 +28,36 @@ class Encoder(HubBackbone):
     BaseModule, which is slow to import.
 
     Args:
-        in_channels: of the images.
-        img_size: side or (h, w), in pixels, of the PE tables' grid. PE is resized for other images.
-        stride: side of a token's patch, in pixels; the smallest image.
-        pad_to: images are padded to its multiples; None for the stride.
+        in_channels: channels of the images.
+        img_size: image size in pixels, side or (h, w), that the PE tables are made for; for other
+            images PE is resized.
+        stride: patch side in pixels, also the smallest image side allowed.
+        pad_to: images are padded to multiples of this; None for the stride.
         dims: channels of the L layers.
         joining, class_token: see `lape_mm.position.build_joining`.
         position: a kind of PE table, see `lape_mm.position.position_table`; None for no table.
         more_tokens: prefix tokens beside the class token, with a slot in the tables.
         reg_tokens: registers after them, without a slot.
-        embed_class: False takes the slots away from all prefix tokens.
-        position_std: standard deviation of a learnable PE at first.
+        embed_class: False gives no prefix token a slot.
+        position_std: initial standard deviation of a learnable PE.
         interpolation: how PE is resized, see `lape_mm.position.resize_table`.
         norm_eps: of every LayerNorm.
         last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds PE
             after it.
         drop_path_rate: of the last layer; rises linearly from 0 in the first.
-        with_cp: gradient checkpointing. True recomputes all layers in the backward pass, with
-            ViT-Adapter's injectors and extractors; 'adapter' (ViT-Adapter) those two alone.
+        with_cp: True recomputes the layers, and ViT-Adapter's injectors and extractors, in the
+            backward pass; 'adapter' only the latter two.
         frozen: the transformer gets no gradient and stays in evaluation mode.
-        init_cfg: None, or ``dict(checkpoint=PATH_OR_URL)`` with the further arguments of
-            `lape_mm.checkpoints.load_backbone`.
+        init_cfg: ``dict(checkpoint=PATH_OR_URL)`` and further arguments of
+            `lape_mm.checkpoints.load_backbone`; None for random weights.
 
     Attributes:
         joining: makes the plan; has no ``post_norm`` if there is no last LayerNorm.
         grid: (h, w) of the tables, in tokens.
         num_prefix_tokens: P, tokens before the patches.
-        num_prefix_slots: the tables' entries for them.
-        unused_slots: the first of those, without a token: ViT-Adapter's of the class token.
+        num_prefix_slots: the tables' entries for prefix tokens.
+        unused_slots: how many of these slots come first and belong to no token (ViT-Adapter keeps
+            the class token's).
         table_names: parameter names of the tables.
         norm: the last LayerNorm, or None.
         last_pe_norm: the norm of the plan's ``post_norm``, or None.
@@ -98,8 +100,7 @@ class Encoder(HubBackbone):
 
         count = self.joining.num_tables(self.depth) if position else 0
         if count > 1 and position != 'learnable':
-            raise ValueError(f'position={position!r}: a table for each layer (unshare) has to be '
-                             "'learnable'")
+            raise ValueError(f"joining='unshare' needs position='learnable', got {position!r}")
         self.table_names = (['pos_embed'] if count == 1 else
                             [f'pos_embed{layer}' for layer in range(count)])
         for name in self.table_names:
@@ -128,7 +129,7 @@ class Encoder(HubBackbone):
         return []
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters of the transformer that a classification model shares."""
+        """Names and parameters that a plain ViT classifier also has."""
         return self.named_parameters()
 
     def grid_of(self, img_size: Sequence[int]) -> tuple[int, int]:
@@ -159,7 +160,7 @@ class Encoder(HubBackbone):
     def plan(self, grid: tuple[int, int]) -> PositionPlan:
         """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
 
-        Made anew in every forward, so that it is never stale, unless the model is folded.
+        Computed in every forward, so it is never stale; constant in a folded model.
         """
         return self.make_plan(grid) if self.folded is None else self.folded(grid)
 
@@ -173,13 +174,13 @@ class Encoder(HubBackbone):
                                  self.last_pe_norm, self.carry(grid))
 
     def carry(self, grid: tuple[int, int]) -> Carry:
-        """How PE crosses to another grid between layers, see `Joining.plan`."""
+        """How PE moves to another grid between layers, see `Joining.plan`."""
         return {}
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:
         """The PE tables over the prefix tokens and a grid of (h, w) patches, (1, T, C) each.
 
-        Prefix tokens without a slot have zeros.
+        Prefix tokens without a slot get zeros.
         """
         tables = [resize_table(getattr(self, name), old=self.grid, new=grid,
                                mode=self.interpolation,
@@ -200,7 +201,7 @@ class Encoder(HubBackbone):
                           context_fn=self.checkpoint_contexts(segment), **kwargs)
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """Makes the contexts of the forward pass and of its recomputation."""
+        """Returns the factory of the contexts for forward pass and recomputation."""
         return noop_context_fn
 
     def run_last_norm(self, x: Tensor, post_norm: Tensor | None = None) -> Tensor:
@@ -214,15 +215,15 @@ class Encoder(HubBackbone):
         return x[:, self.num_prefix_tokens:].mean(dim=1)
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters without weight decay, beside biases and norms, as in DeiT."""
+        """Parameters without weight decay besides biases and norms, as in DeiT."""
         return {'pos_embed', 'cls_token'}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """The depth of a parameter, for layer-wise learning rates; mmpretrain's signature.
 
         Args:
-            param_name: name of a parameter, starting with ``prefix``.
-            prefix: of the backbone's names, such as 'backbone.'.
+            param_name: name of a parameter, with the prefix.
+            prefix: what all names of the backbone start with, such as 'backbone.'.
 
         Returns:
             the depth, and the number of depths, L + 2. The depth is 0 for the embeddings, l + 1
@@ -237,9 +238,9 @@ class Encoder(HubBackbone):
         return next(own_layer, self.depth) + 1, self.depth + 2
 
     def freeze(self) -> None:
-        """With ``frozen``, freezes the modules built so far.
+        """With ``frozen``, freezes the modules built so far; later modules are trained.
 
-        A subclass calls it when its transformer is complete. Later modules are trained.
+        A subclass calls it when its transformer is complete.
         """
         if self.frozen:
             self.frozen_children = {name for name, _ in self.named_children()}
@@ -258,7 +259,7 @@ class Encoder(HubBackbone):
         return self
 
     def init_weights(self) -> None:
-        """Loads the checkpoint of ``init_cfg``; the constructor initialised everything else."""
+        """Loads the checkpoint of ``init_cfg``; the constructor initialised the rest."""
         if self.init_cfg:
             if not isinstance(self.init_cfg, Mapping):
                 raise ValueError(f'init_cfg={self.init_cfg!r}: expected dict(checkpoint=PATH)')

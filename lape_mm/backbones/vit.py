@@ -28,12 +28,12 @@ def patch_embed(*, patch_size: int, in_channels: int, sizes: Mapping) -> PatchEm
 
 
 def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, str | None]:
-    """A position such as 'learnable+rope' as table or bias, and rotary PE.
+    """Splits 'learnable+rope' into its table (or 'relative') and its rotary kind; None if missing.
 
     Raises:
-        ValueError: for anything but one of each at most.
+        ValueError: for unknown kinds, two of a sort, or 'relative' with rotary PE.
     """
-    kinds = position.split('+') if isinstance(position, str) else []  # None is for Swin alone
+    kinds = position.split('+') if isinstance(position, str) else []  # only Swin takes None
     rotary = [kind for kind in kinds if kind in ROTARY]
     others = [kind for kind in kinds if kind not in ROTARY]
     if not kinds or not set(kinds) <= set(allowed) or len(others) > 1 or len(rotary) > 1 \
@@ -45,7 +45,7 @@ def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, s
 
 
 def quarter_windows(depth: int, size: int) -> list[int | None]:
-    """Each layer's window size: None, global attention, in the last layer of each quarter."""
+    """Each layer's window size; None (global attention) in the last layer of each quarter."""
     return [None if 4 * (layer + 1) // depth > 4 * layer // depth else size
             for layer in range(depth)]
 
@@ -56,20 +56,20 @@ class VisionTransformer(Encoder):
     Args:
         sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias; for plain blocks also the other
             settings of `DeiT`.
-        stem: (B, in_channels, H, W), padded, to (B, C, ceil(H / stride), ceil(W / stride)).
+        stem: maps padded images (B, in_channels, H, W) to patches (B, C, H / stride, W / stride).
         position: a kind of table, 'relative' (a bias of the attention's logits), a kind of rotary
-            PE, or a table and rotary PE, as 'learnable+rope'. Rotary PE alone gets a learnable
-            table where the joining needs one.
+            PE, or a table with rotary PE, such as 'learnable+rope'. Rotary PE alone gets a
+            learnable table where the joining needs one.
         distilled: adds a distillation token after the class token.
-        block: class of the layers, which takes what `Block` takes.
-        layers: further arguments of each layer, L entries.
+        block: class of the layers, called with `Block`'s arguments.
+        layers: extra arguments for each block, L dicts.
         kwargs: see `Encoder`.
 
     Attributes:
         positions: allowed values of ``position``.
 
     Raises:
-        ValueError: for another ``position``, and as `Encoder` does.
+        ValueError: for an unknown ``position``, and as `Encoder` does.
     """
 
     positions: tuple[str, ...] = (*KINDS, RELATIVE)
@@ -117,7 +117,7 @@ class VisionTransformer(Encoder):
         self.blocks.apply(init_linear)
 
     def new_token(self, count: int = 1) -> nn.Parameter:
-        """(1, count, C), normal (std 0.02, truncated)."""
+        """Makes tokens (1, count, C), truncated normal with std 0.02."""
         return nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, count, self.embed_dim), std=.02))
 
     def prefix_tokens(self) -> list[Tensor]:
@@ -145,7 +145,7 @@ class VisionTransformer(Encoder):
     def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], PositionPlan]:
         """(B, in_channels, H, W) to tokens (B, T, C), the grid of their patches, and the plan."""
         patches = self.patch_embed(self.pad_image(img))
-        # contiguous: later additions would keep the strides of a map
+        # contiguous, because later additions would keep the strides of a map
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
         if prefix := self.prefix_tokens():
             # len() would be a constant in an exported graph
@@ -174,14 +174,14 @@ class VisionTransformer(Encoder):
         return x[:, 0] if self.pools_class_token else super().pool(x)
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
-        """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one."""
+        """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C)."""
         return (self.pool(self.encode(img)),)
 
     def encode(self, img: Tensor) -> Tensor:
         """The tokens for `pool`, after the last LayerNorm and ``post_norm``.
 
-        If the class token is pooled, the last layer computes the P prefix tokens alone, (B, P, C);
-        otherwise all, (B, T, C).
+        (B, T, C); only the P prefix tokens if the class token is pooled, because the last layer
+        computes no others.
         """
         x, grid, plan = self.embed(img)
         *blocks, last = self.blocks
@@ -202,34 +202,34 @@ class DeiT(VisionTransformer):
     tokens are averaged after the last LayerNorm.
 
     Args:
-        arch: a name of `lape_mm.backbones.archs.ARCHS`: DeiT's 'tiny', 'small', 'base', and those
-            of DINOv2, DINOv3, MAE, AugReg, DeiT III, EVA-02, RoPE-ViT, ...; or a dict of embed_dim,
-            depth, num_heads and optionally mlp_ratio (of one branch of a SwiGLU), qkv_bias (True,
-            False, or 'qv' for q and v alone), mlp ('mlp', 'swiglu' with one weight for gate and
-            value, 'swiglu_split' with two, 'swiglu_norm' with two and a LayerNorm), qk_norm,
-            layer_scale (initial value), reg_tokens (how many registers), norm_pre (a LayerNorm
-            before the layers), class_token, embed_class (whether PE has a slot for it),
-            global_pool ('token' or 'avg') and fc_norm (the last LayerNorm follows the averaging,
-            unless the joining adds PE after it).
-        img_size: side or (h, w), in pixels, of the PE table's grid; None for the architecture's,
-            224 for a dict.
-        patch_size: side of a patch in pixels; None for the architecture's, 16 for a dict.
-        in_channels: of the images.
+        arch: a name of `lape_mm.backbones.archs.ARCHS` ('tiny', 'small', 'base', and those of
+            DINOv2, DINOv3, MAE, ...), or a dict of embed_dim, depth, num_heads and optionally
+
+            - mlp_ratio: hidden width / embed_dim, of one branch of a SwiGLU; mlp: 'mlp', 'swiglu'
+              (one weight for gate and value), 'swiglu_split' (two), 'swiglu_norm' (with LayerNorm)
+            - qkv_bias: True, False, or 'qv' (q and v only); qk_norm; layer_scale: initial value
+            - class_token; embed_class: whether PE has a slot for it; reg_tokens: registers
+            - norm_pre: a LayerNorm before the layers; global_pool: 'token' or 'avg'; fc_norm: the
+              last LayerNorm follows the averaging, unless the joining adds PE after it
+        img_size: image size in pixels, side or (h, w), that the PE table is made for; None for the
+            architecture's, or 224 for a dict.
+        patch_size: side of a patch in pixels; None for the architecture's, or 16 for a dict.
+        in_channels: channels of the images.
         joining: 'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg', or a dict of the settings
             of `lape_mm.position.Joining`.
-        position: a table, 'learnable', 'sincos_1d' or 'sincos_2d'; rotary PE, 'rope' (axial),
-            'rope_mixed', 'rope_eva02' or 'rope_dinov3', alone or with a table, as 'learnable+rope';
-            or 'relative', a bias of the attention logits for images of ``img_size`` alone, with
+        position: a table: 'learnable', 'sincos_1d' or 'sincos_2d'; rotary PE: 'rope' (axial),
+            'rope_mixed', 'rope_eva02' or 'rope_dinov3', alone or with a table ('learnable+rope');
+            or 'relative', a bias of the attention logits, for images of ``img_size`` only and
             joining 'default' (plain) or 'lape' (through a LayerNorm). Rotary PE alone gets a
             learnable table where the joining needs one. None for the architecture's.
         class_token: None for the papers' choice with the joining.
-        distilled: adds DeiT's distillation token. The papers do not combine it with PVG or MPVG;
-            here it stays, beside the mean of the patches.
-        out_indices: None for the pooled vector; otherwise layers, ending with the last one, whose
-            maps are returned.
-        window_size: side in tokens of the windows of all layers but the last of each quarter
-            (ViTDet, 14); None for global attention. See `lape_mm.backbones.layers.Attention`:
-            windows are filled up as in ViT-Adapter, and ViTDet's relative bias is not there.
+        distilled: adds DeiT's distillation token, also under PVG and MPVG, where the papers have
+            none.
+        out_indices: layers whose maps are returned, ending with the last one; None for the pooled
+            vector.
+        window_size: window side in tokens for all layers but the last of each quarter (ViTDet:
+            14); None for global attention. Windows are padded as in ViT-Adapter (see
+            `lape_mm.backbones.layers.Attention`), without ViTDet's relative bias.
         interpolation: 'bicubic', 'bilinear' or 'bicubic_antialias' (timm's); None for the
             architecture's.
         norm_eps: of every LayerNorm; None for the architecture's.
@@ -282,14 +282,13 @@ class DeiT(VisionTransformer):
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
-        """(B, in_channels, H, W) to the pooled vector, (B, C), as a tuple of one.
+        """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C).
 
         With ``distilled``, the entry is a pair: the pooled vector and the distillation token,
         (B, C) each, for mmpretrain's DeiTClsHead.
 
-        With ``out_indices``, to a map (B, C, ceil(H / patch), ceil(W / patch)) for each of them.
-        The last map is taken after the last LayerNorm, unless that is an ``fc_norm``, and
-        ``post_norm``.
+        With ``out_indices``, one map (B, C, ceil(H / patch), ceil(W / patch)) each; the last
+        includes the last LayerNorm (not ``fc_norm``) and ``post_norm``.
         """
         if not self.out_indices:
             x = self.encode(img)

@@ -36,18 +36,17 @@ ADAPTER: dict[str, float] = dict(conv_inplane=64, deform_num_heads=6, deform_rat
 class ViTAdapter(VisionTransformer):
     """ViT-Adapter over the ViT of `DeiT`, with any joining; maps of strides 4, 8, 16 and 32.
 
-    Parameter names are those of the official checkpoints; the ViT's are a classification model's,
-    whose weights ``init_cfg`` loads. There is no class token. Under default, share, unshare and
-    LaPE the PE table keeps its slot, as the official one does.
+    Parameter names are those of the official checkpoints; the ViT's are a classifier's, so that
+    ``init_cfg`` can load one. It has no class token; under default, share, unshare and LaPE its PE
+    table keeps that token's slot, as in the official checkpoints.
 
     The official model has no LayerNorm after the last ViT layer, where MPVG adds its last term.
     With ``last_norm``, the last ViT map is taken after LayerNorm and ``post_norm``; the extractors
-    see the tokens before them. By default this holds if the plan has a ``post_norm``, our reading
-    of the paper.
+    see the tokens before them.
 
-    Patches may have any size. The image is padded to multiples of 32 for the convolutions, and from
-    there to whole patches for the ViT; points and maps are matched in pixels. Registers pass
-    through the ViT's layers alone, as the class token does in the official model for BEiT.
+    Patches may have any size. The image is padded to multiples of 32 for the convolutions, and then
+    to whole patches for the ViT; points and maps are matched in pixels. Registers only pass
+    through the ViT's layers, as the class token does in the official model for BEiT.
 
     Args:
         arch: a name or a dict as for `DeiT`; the dict may also have conv_inplane, deform_num_heads,
@@ -55,16 +54,16 @@ class ViTAdapter(VisionTransformer):
         variant: 'detection' (14 x 14 windows except in the last layer of each interaction; the last
             ViT map is added to all levels) or 'segmentation' (global attention; the ViT map after
             each of four interactions is added to its own level).
-        img_size, patch_size: see `DeiT`; of the ViT's pre-training.
-        class_token: see `DeiT`; only a slot of the table.
-        last_norm: see above.
+        img_size, patch_size: of the ViT's pre-training, see `DeiT`.
+        class_token: whether the PE table has a slot for one; None as above.
+        last_norm: None turns it on where the joining has a post_norm (MPVG): our reading.
         windows: each layer's window size in tokens, or None for global attention; None for the
             variant's choice.
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
         out_indices: levels 0 to 3 of the returned maps, in any order; one may repeat. Parameters
-            that only the other levels need are left out.
-        layer_scale: learned scales ``gamma1`` and ``gamma2`` of the ViT's branches, initially ones;
-            architectures that have them, have them in any case.
+            that only other levels need are left out.
+        layer_scale: adds learned scales, initially ones, to the ViT's branches; ignored where the
+            architecture has its own.
         drop_path_rate: rises linearly over the ViT's layers; constant in the extractors.
         frozen: the ViT gets no gradient; the adapter does.
 
@@ -147,7 +146,7 @@ class ViTAdapter(VisionTransformer):
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
-        registers = self.num_prefix_tokens  # which pass through the ViT's layers alone
+        registers = self.num_prefix_tokens  # only pass through the ViT's layers
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = to_pyramid([level + embed[:, None, None] for level, embed in

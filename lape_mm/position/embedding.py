@@ -34,10 +34,10 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tok
                    std: float = .02) -> nn.Parameter:
     """Makes a table of the given kind, as the official LaPE code does.
 
-    ``learnable`` is drawn from a truncated normal distribution. ``sincos_1d`` counts the prefix
-    tokens as the first positions. ``sincos_2d`` encodes x in the first half of the channels and y
-    in the second, with zeros for the prefix tokens. Sinusoids are frozen parameters, so that
-    checkpoints hold them.
+    ``learnable`` is drawn from a truncated normal distribution. ``sincos_1d`` gives prefix tokens
+    the first positions. ``sincos_2d`` encodes x in the first half of the channels and y in the
+    second, and gives prefix tokens zeros. Sinusoids are frozen parameters, so that checkpoints
+    hold them.
 
     Args:
         kind: one of `KINDS`.
@@ -76,8 +76,8 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
                  num_prefix_tokens: int, mode: str = 'bicubic') -> Tensor:
     """Resizes the patches of a table to another grid and keeps the prefix tokens.
 
-    Without antialiasing and with ``align_corners=False``, as in DeiT, LaPE and ViT-Adapter
-    ('bicubic') and Segmenter ('bilinear'); 'bicubic_antialias' is timm's resize.
+    'bicubic' is the resize of DeiT, LaPE and ViT-Adapter, 'bilinear' Segmenter's, and
+    'bicubic_antialias' timm's; all with ``align_corners=False``.
 
     Args:
         table: (1, P + h * w, C) over the old grid.
@@ -92,7 +92,7 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
         return table
     slots, patches = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     patches = patches.unflatten(1, old).permute(0, 3, 1, 2)
-    # not every device interpolates in half precision
+    # some devices cannot interpolate in half precision
     wide = patches.float() if patches.dtype in (torch.float16, torch.bfloat16) else patches
     mode, _, antialias = mode.partition('_')
     resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False,
@@ -101,6 +101,6 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
 
 
 def relative_table(grid: tuple[int, int], num_heads: int) -> nn.Parameter:
-    """Makes the table of a relative bias: zeros, as in the official LaPE code."""
+    """Makes a relative bias table of zeros, as in the official LaPE code."""
     height, width = grid
     return nn.Parameter(torch.zeros((2 * height - 1) * (2 * width - 1), num_heads))

@@ -5,14 +5,14 @@ word) therefore turns PE into a `PositionPlan` once per forward, and the encoder
 
     default   residual[0] = pos                                                     eq. 1-4
     share     residual[l] = pos          for every layer l               LaPE, table 7
-    unshare   residual[l] = pos_l        a table a layer                 LaPE, table 7
+    unshare   residual[l] = pos_l        a table per layer               LaPE, table 7
     lape      pre_attn[l] = LN'_l(p)     p = pos for l = 0, then pre_attn[l-1]      eq. 5-7
     pvg       residual[0] = pos, pre_attn[l] = LN'_l(p) from l = 1, p = pos there;  eq. 8-10
               no class token: the tokens are averaged
     mpvg      pvg and post_norm = LN'(pos)                                          eq. 11
 
 With a relative bias instead of pos, default gives attn_bias[l] = bias_l and lape gives
-attn_bias[l] = LN'_l(bias_l), normalised over the keys. The others are undefined there.
+attn_bias[l] = LN'_l(bias_l), normalised over the keys. Other joinings reject a relative bias.
 
 Equations are those of the MPVG paper (AAAI 2025); LaPE is ICCV 2023.
 """
@@ -38,8 +38,8 @@ class PositionPlan:
         pre_attn: L entries; entry l is added to the output of layer l's attention pre-norm.
         attn_bias: L entries of (1, heads, T, T); entry l is added to layer l's scaled logits.
         post_norm: added to the output of the last LayerNorm.
-        rotary: none, or L entries, see `Rotary`; entry l rotates q and k of layer l. No joining
-            makes or reads it.
+        rotary: L entries, see `Rotary`, or none; entry l rotates q and k of layer l. The encoder
+            adds it; joinings ignore it.
     """
 
     residual: tuple[Tensor | None, ...]
@@ -63,18 +63,17 @@ Carry = Mapping[int, Callable[[Tensor], Tensor]]
 class Joining:
     """PE with LayerNorms of its own in every layer: default, LaPE, PVG, MPVG and variants.
 
-    It is the interface of an encoder to PE: another kind of joining is a subclass with its own
-    `plan`. An entry in `PRESETS` gives it a name for configs.
+    To add a joining, write a subclass with its own `plan`, and name it in `PRESETS` for configs.
 
     Attributes:
-        add_to_input: PE is added to the tokens before layer 0.
-        first_layer: the first layer whose attention receives PE: 0, 1, or None for no layer.
-        hierarchical: layer l normalises the PE of layer l - 1; otherwise pos itself.
-        last: PE that is normalised once more and added after the last LayerNorm: None for
-            nothing, 0 for pos, k >= 1 for the PE of layer k.
-        norm: the form of LN', a name of `NORMS` (LaPE, table 8).
+        add_to_input: adds PE to the tokens before layer 0.
+        first_layer: first layer whose attention receives PE: 0, 1, or None for no layer.
+        hierarchical: True normalises the PE of layer l - 1 in layer l; False always pos.
+        last: which PE is normalised again and added after the last LayerNorm: None, 0 (pos), or
+            k >= 1 (layer k's).
+        norm: form of LN', a name of `NORMS` (LaPE, table 8).
 
-    The papers' ablations are values of these settings::
+    The papers' ablations, as values of these settings in order::
 
         MPVG, table 5, pos_k        (True, 1, True, k)
         MPVG, table 6, layer 0      (True, 0, True, 0)
@@ -104,17 +103,18 @@ class Joining:
             raise ValueError(f'joining.last={self.last!r}: expected None, 0 (the position '
                              'embedding itself) or a layer')
         if not self.add_to_input and self.first_layer is None and self.last is None:
-            raise ValueError(f'{self}: delivers the position embedding nowhere')
+            raise ValueError(f'{self}: adds the position embedding nowhere: set add_to_input, '
+                             'first_layer or last')
 
     @property
     def class_token(self) -> bool:
-        """Whether the papers use it with a class token: default and LaPE yes, the others GAP."""
+        """Whether the papers pair it with a class token (default, LaPE), not averaged tokens."""
         layerwise = self.first_layer is not None
         return self.last is None and not (self.add_to_input and layerwise)
 
     @property
     def needs_table(self) -> bool:
-        """Whether it says nothing without a PE table, beside rotary PE; all but the default."""
+        """Whether rotary PE alone is not enough; True for all but the default."""
         return self.first_layer is not None or self.last is not None
 
     def without_post_norm(self) -> Joining:
@@ -122,11 +122,11 @@ class Joining:
         return replace(self, last=None)
 
     def num_tables(self, depth: int) -> int:
-        """The number of PE tables in an encoder with that many layers."""
+        """The number of PE tables in an encoder of ``depth`` layers."""
         return 1
 
     def check_depth(self, depth: int) -> None:
-        """Raises ValueError unless it works with that many layers."""
+        """Raises ValueError unless the settings suit ``depth`` layers."""
         if self.first_layer is not None and self.first_layer >= depth:
             raise ValueError(f'joining.first_layer={self.first_layer} needs more than '
                              f'{self.first_layer} layers, got depth={depth}')
@@ -136,7 +136,7 @@ class Joining:
                              f'embedding, expected None, 0 or one of {receiving}')
 
     def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
-        """Makes LN' for a layer, or for the last LayerNorm (``layer=None``), if it has one."""
+        """Makes LN' for a layer, or after the last LayerNorm (``layer=None``); None if unused."""
         needed = self.last is not None if layer is None else \
             self.first_layer is not None and layer >= self.first_layer
         if not needed:
@@ -148,7 +148,7 @@ class Joining:
         """Makes the norm of a layer's relative bias over its keys; None for the plain bias.
 
         Raises:
-            ValueError: the joining is undefined for a bias.
+            ValueError: the joining is neither 'default' nor 'lape'.
         """
         if self not in (PRESETS['default'], PRESETS['lape']):
             raise ValueError(f"joining={self}: position='relative' takes joining 'default' (the "
@@ -178,11 +178,11 @@ class Joining:
             tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
             pe_norms: the L layers' norms, from `pe_norm`.
             last_pe_norm: the norm after the last LayerNorm, from `pe_norm`.
-            carry: layer -> function that takes the previous layer's PE to this layer's grid and
-                channels, for layers where those change.
+            carry: for layers where grid or channels change: layer -> function that maps the
+                previous layer's PE to this layer's.
         """
         pos, = tables
-        # what the next layer's norm takes, and what the last one does; None where there is no norm
+        # input of the next layer's norm, and of the last norm; None where there is no norm
         layer_input = None if self.first_layer is None else pos
         last_input = pos if self.last == 0 else None
         pre_attn = []
@@ -249,8 +249,8 @@ def build_joining(spec: str | Mapping | Joining, *, depth: int,
         the joining, and whether there is a class token.
 
     Raises:
-        ValueError: for an unknown name or setting, a wrong depth, or the names pvg and mpvg with a
-            class token. A dict of settings allows that (figure 6a of the MPVG paper).
+        ValueError: for an unknown name or setting, a wrong depth, or 'pvg' or 'mpvg' with a class
+            token (a dict of their settings allows one, figure 6a of the MPVG paper).
     """
     if depth < 1:
         raise ValueError(f'depth={depth}: expected at least one layer')

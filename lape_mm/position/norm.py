@@ -8,8 +8,8 @@ from torch import Tensor, nn
 # LaPE, table 8: name -> per-token normalisation, scale, shift; w is the layer's PE
 NORMS = {
     'identity': (False, None, False),        # w
-    'scalar': (False, 'scalar', False),      # g w, one g a layer
-    'channel': (False, 'channel', False),    # G * w, one G a channel
+    'scalar': (False, 'scalar', False),      # g w, one scalar per layer
+    'channel': (False, 'channel', False),    # G * w, one scalar per channel
     'affine': (False, 'channel', True),      # G * w + b
     'norm': (True, None, False),             # Norm(w)
     'norm_scalar': (True, 'scalar', False),  # g Norm(w)
@@ -24,7 +24,7 @@ class PositionNorm(nn.Module):
     Args:
         kind: a name of `NORMS`.
         dim: channels C.
-        eps: of the normalisation.
+        eps: added to the variance.
     """
 
     def __init__(self, kind: str, *, dim: int, eps: float):

@@ -1,8 +1,8 @@
-"""Rotary position embedding (RoPE): q and k are rotated, pair of channels by pair.
+"""Rotary position embedding (RoPE): rotates q and k, one pair of channels at a time.
 
 The angles grow with the position of a patch, so that the logit of two patches depends on their
-offset alone. The d channels of a head are d / 2 pairs: half of them count x, half y. Prefix tokens
-have angle zero.
+offset alone. The d channels of a head form d / 2 pairs: half encode x, half y. Prefix tokens have
+angle zero.
 """
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class RotaryKind:
-    """One published form; frequency i of n = d / 4 is ``temperature^(-i / n)``.
+    """One published form of RoPE.
 
     Attributes:
-        temperature: see above.
+        temperature: frequency i of n = d / 4 is ``temperature^(-i / n)``.
         x_first: whether x comes before y in the channels.
-        span: None counts patches; a number scales the grid to that many (EVA-02: 16 patches of its
-            pre-training), and 'centred' to angles of -2 pi .. 2 pi (DINOv3).
+        span: how patch positions are scaled: None keeps patch indices; a number maps the grid to
+            0..number (EVA-02: 16); 'centred' maps it to -2 pi..2 pi (DINOv3).
         halves: whether channel c is paired with c + d / 2, rather than with its neighbour.
-        mixed: each head of each layer learns its frequencies of x and y for every pair.
+        mixed: whether every pair in each head and layer learns its own frequencies of x and y.
     """
 
     temperature: float
@@ -45,7 +45,7 @@ ROTARY = {
 class Rotary(nn.Module):
     """Makes the angles of one form for a token grid.
 
-    ``freqs``, (2, L, heads, d / 2), exists in the mixed form alone: the frequencies of x, then y.
+    Only the mixed form has ``freqs``, (2, L, heads, d / 2): the frequencies of x, then y.
 
     Args:
         kind: a name of `ROTARY`.
@@ -56,8 +56,8 @@ class Rotary(nn.Module):
     def __init__(self, kind: str, *, depth: int, num_heads: int, head_dim: int):
         super().__init__()
         if head_dim % 4:
-            raise ValueError(f'position={kind!r} needs heads of a multiple of 4 channels, got '
-                             f'{head_dim}')
+            raise ValueError(f'position={kind!r} needs embed_dim / num_heads to be a multiple '
+                             f'of 4, got {head_dim}')
         self.kind, self.depth, self.pairs = ROTARY[kind], depth, head_dim // 2
         self.freqs = None
         if self.kind.mixed:  # the axial frequencies, turned by a random angle in each head
@@ -68,12 +68,12 @@ class Rotary(nn.Module):
             self.freqs = nn.Parameter(torch.stack([axes.cos() * size, axes.sin() * size]))
 
     def frequencies(self, device: torch.device) -> Tensor:
-        """(d / 4,), of the axial forms."""
+        """The frequencies of the axial forms, (d / 4,)."""
         steps = torch.arange(self.pairs // 2, device=device) / (self.pairs // 2)
         return self.kind.temperature ** -steps
 
     def positions(self, size: int, device: torch.device) -> Tensor:
-        """(size,), of the patches along one side of the grid."""
+        """Positions of the patches along one side of the grid, (size,)."""
         index = torch.arange(size, device=device, dtype=torch.float32)
         if self.kind.span is None:
             return index

@@ -1,8 +1,8 @@
 """Checks of config and data before a run.
 
     preflight      check_config and check_files, which call all others
-    settings       names of types, settings and top-level keys, by signatures
+    settings       unknown types, settings and top-level keys; signatures says what is known
     values         ranges, and settings that depend on each other
-    build          the parts of a run that cost nothing; channels runs the model without values
+    build          builds the cheap parts of a run; channels runs the model on the meta device
     data_sets      paths, labels and classes of each data format
 """

@@ -1,7 +1,7 @@
-"""Builds the cheap parts of a run, so that a refused value ends in one line that names its place.
+"""Builds what is cheap before the run, so that a bad value is reported in one line with its place.
 
-The model is built on the meta device, the optimizer and its schedules for one parameter, metrics
-without their files. Data sets and hooks of other packages are not built.
+The model is built on the meta device, the optimizer and its schedules with one parameter, and
+metrics without their files. Data sets and other packages' hooks are not built.
 """
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .settings import Place, places
 from .signatures import accepted, resolve, unknown_setting, unknown_type
 
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-FILES = {'ann_file', 'output_dir'}  # which metrics read or create at once
-OURS = ('mmengine.', 'lape_mm.')  # packages whose hooks have no side effects when they are built
+FILES = {'ann_file', 'output_dir'}  # metrics read or create these when they are built
+OURS = ('mmengine.', 'lape_mm.')  # building their hooks has no side effects
 
 
 class WithoutValues(TorchFunctionMode):
-    """Makes weights on the meta device.
+    """Creates weights on the meta device, which stores no values.
 
-    Unlike under ``torch.device('meta')``, ranges have values: modules read drop rates from them.
+    Unlike ``torch.device('meta')`` it spares ranges, because modules read drop rates from them.
     """
 
     MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
@@ -51,7 +51,7 @@ class WithoutValues(TorchFunctionMode):
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Suppresses warnings and log lines, which the run repeats."""
+    """Suppresses warnings and log lines, because the run repeats them."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -63,10 +63,10 @@ def silence() -> Iterator[None]:
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """The model of a config, with values as initialised.
+    """Builds the model of a config, with initial weights.
 
     Raises:
-        RunError: names the part that cannot be built, the reason, and what is allowed.
+        RunError: names the part that cannot be built, why, and what is allowed.
     """
     report = Report(cfg)
     registry.init_default_scope(cfg.default_scope)
@@ -77,10 +77,10 @@ def build_model(cfg: Config) -> nn.Module:
 
 
 def check_builds(report: Report) -> nn.Module | None:
-    """Builds what can be built and reports what cannot.
+    """Builds the cheap parts and reports those that fail.
 
     Args:
-        report: collects the problems; names are checked already (`check_settings`).
+        report: collects the problems; `check_settings` has checked the names.
 
     Returns:
         the model with parameters on the meta device, or None.
@@ -89,7 +89,7 @@ def check_builds(report: Report) -> nn.Module | None:
         try:
             with WithoutValues():
                 return registry.MODELS.build(deepcopy(node))
-        except RuntimeError:  # something needs values
+        except RuntimeError:  # some code reads values
             return None
 
     def constructor() -> Any:
@@ -164,18 +164,18 @@ def explain(report: Report, where: str, node: Mapping, error: Exception) -> None
                     resolve(kind, among, scope) for among in kinds):
                 among = next((one for one in kinds if f'::{one.name} ' in text), kinds[0])
                 path, line = below, unknown_type(kind, among, scope)
-    elif not text:  # an assertion: the line that made it
+    elif not text:  # an assertion: quote its line
         last = traceback.extract_tb(error.__traceback__)[-1]
         line += f'{last.line} ({last.filename}:{last.lineno})'
     report.add(path, first_line(line, most=600))
 
 
 def culprit(parts: Mapping[str, Mapping], error: Exception, where: str) -> tuple[str, Mapping]:
-    """The dict that was being built when an error was raised; the outermost if that is unclear.
+    """The dict whose build raised the error; the outermost if that is unclear.
 
     Args:
         parts: path -> dict, the outermost first.
-        error: as it came through mmengine's registries.
+        error: raised inside mmengine's registries.
         where: path of the outermost.
     """
     built: dict = {}

@@ -1,7 +1,7 @@
 """Checks that backbone, neck and heads have matching channels.
 
-The model on the meta device (see `lape_mm.runs.checks.build`) runs on meta images. A part that
-cannot run there ends the check without a report.
+The model runs on images on the meta device (see `lape_mm.runs.checks.build`). A part that cannot
+run there ends the check without a report.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
 @torch.no_grad()
 def check_channels(report: Report, model: nn.Module) -> None:
     """Reports parts whose ``in_channels`` differ from the maps that reach them."""
-    model.to('meta')  # tables made from ranges are not there yet
+    model.to('meta')  # tables made from ranges are still on the CPU
     size = report.cfg.model.get('backbone', {}).get('img_size', 224)
     count = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
     maps: Any = torch.empty(2, count if isinstance(count, int) else 3, *to_2tuple(size),
@@ -35,7 +35,7 @@ def check_channels(report: Report, model: nn.Module) -> None:
             # a distilled model's last output is a pair
             given = [one[0] if isinstance(one, (tuple, list)) else one for one in maps]
             found = [one.shape[1] for one in given if one.dim() in (2, 4)]
-        except Exception:  # it needs values
+        except Exception:  # it reads values
             return
         if len(found) < len(given):
             return
@@ -52,7 +52,7 @@ def check_channels(report: Report, model: nn.Module) -> None:
 
 
 def parts(model: Any, where: str, *names: str) -> Iterator[tuple[str, nn.Module]]:
-    """Paths and modules of the parts that exist; each entry of a list."""
+    """Paths and modules of the parts that exist; a list yields its entries."""
     for name in names:
         part = getattr(model, name, None)
         if isinstance(part, nn.ModuleList):
@@ -62,7 +62,7 @@ def parts(model: Any, where: str, *names: str) -> Iterator[tuple[str, nn.Module]
 
 
 def expect(report: Report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
-    """Whether a part takes maps with these channels; reports it if not."""
+    """Whether a part accepts maps with these channels; reports it if not."""
     wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
     if index is not None:  # mmseg's heads pick their maps
         picks = index if isinstance(index, (list, tuple)) else [index]

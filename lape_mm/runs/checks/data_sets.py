@@ -24,8 +24,8 @@ from .signatures import accepted, resolve
 # heads whose classes are the data set's; edge and semantic branches have others
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
                'data_preprocessor')
-LARGEST = 2 ** 27  # bytes of an annotation file up to which it is read; COCO's has 450 MB
-# what mmdet looks up in each entry of a list
+LARGEST = 2 ** 27  # larger annotation files are not read, in bytes; COCO's has 450 MB
+# keys that mmdet reads of each entry
 NEEDED = {'images': ('id', 'width', 'height', 'file_name'), 'categories': ('id', 'name'),
           'annotations': ('id', 'image_id', 'category_id')}
 SAMPLED_MAPS = 50
@@ -33,7 +33,7 @@ SAMPLED_MAPS = 50
 
 @dataclass
 class Source:
-    """One data set of a config, below all wrappers.
+    """One data set of a config, without its wrappers.
 
     Attributes:
         where: its dotted path in the config, such as ``train_dataloader.dataset``.
@@ -57,7 +57,7 @@ class Source:
         return self.cfg.get(name, otherwise if default is None else default.default)
 
     def classes(self) -> list[str] | None:
-        """The classes that the config expects, from its metainfo or else from the class.
+        """The classes that the config expects: those of its metainfo, or the data set's own.
 
         Raises:
             ValueError: the classes are a string, but not the path of a file.
@@ -73,7 +73,7 @@ class Source:
 
 
 def sources(cfg: Mapping, part: str, scope: str | None = None) -> Iterator[Source]:
-    """The data sets of a loader, below RepeatDataset, ConcatDataset and the like.
+    """The data sets of a loader, without wrappers such as RepeatDataset or ConcatDataset.
 
     Args:
         cfg: of the run.
@@ -127,7 +127,7 @@ def check_source(report: Report, source: Source) -> list[str] | None:
     """Checks one data set: its paths, then its labels.
 
     Returns:
-        its classes in the order of their labels, if files list them.
+        its classes in label order, if files list them.
     """
     family = {base.__name__ for base in getattr(source.cls, '__mro__', ())}
     if '://' in source.root + source.ann_file:
@@ -162,10 +162,10 @@ def paths_exist(report: Report, source: Source) -> bool:
 
 
 def read_coco(path: str) -> dict[str, list[dict]] | None:
-    """Images, categories and annotations of a file; None if it is too large to read twice.
+    """Images, categories and annotations of a file; None if the file is larger than `LARGEST`.
 
     Raises:
-        ValueError: the file is no COCO annotation file, or an entry lacks what mmdet looks up.
+        ValueError: this is no COCO annotation file, or an entry lacks a key that mmdet reads.
     """
     if os.path.getsize(path) > LARGEST:
         return None
@@ -179,14 +179,14 @@ def read_coco(path: str) -> dict[str, list[dict]] | None:
                     raise ValueError(f'{len(wrong)} of {len(found[listed])} entries of {listed} '
                                      f'lack {key}; the first is {wrong[0]!r:.200}')
         if not found['categories']:
-            raise ValueError('it has no list of categories')
+            raise ValueError('it has no categories')
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f'{path} is not a COCO annotation file: {first_line(error)}') from error
     return found
 
 
 def check_coco(report: Report, source: Source) -> list[str] | None:
-    """Checks COCO's categories against the config's classes and the heads, then its objects."""
+    """Compares COCO's categories with the config's classes and heads, then checks the objects."""
     names, content, path = source.classes(), read_coco(source.ann_file), source.ann_file
     if names is not None:
         check_heads(report, source, len(names))
@@ -197,9 +197,9 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     if lacking := [name for name in names if name not in listed]:
         unused = [name for name in listed if name not in names]
         report.add(
-            source.where, f'{path} has no category {some(lacking)} of the {len(names)} classes '
-            'that the config expects' + (f'; it has {some(unused)} instead' if unused else ''),
-            'name its own classes with --cfg-options {where}.metainfo.classes=['
+            source.where, f'{path} lacks {len(lacking)} of the config\'s {len(names)} classes: '
+            f'{some(lacking)}' + (f'. It has {some(unused)}' if unused else ''),
+            'to train on its classes: --cfg-options {where}.metainfo.classes=['
             + ','.join(listed[:8]) + (',..]' if len(listed) > 8 else ']'))
         return None
     images, objects = content['images'], content['annotations']
@@ -215,9 +215,8 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     known = {'category_id': kinds, 'image_id': {image['id'] for image in images}}
     for key, ids in known.items():
         if wrong := [entry for entry in objects if entry[key] not in ids]:
-            report.add(source.where, f'{path}: {len(wrong)} of {len(objects)} objects have a {key} '
-                       f'that the file does not list, first {key} {wrong[0][key]} of object '
-                       f'{wrong[0]["id"]}')
+            report.add(source.where, f'{path}: {len(wrong)} of {len(objects)} objects have an '
+                       f'unlisted {key}, for example {wrong[0][key]} in object {wrong[0]["id"]}')
             return None
     if left := [kind for entry in objects if (kind := kinds[entry['category_id']]) not in names]:
         report.warn(source.where, f'{len(left)} of {len(objects)} objects are left out, because '
@@ -225,13 +224,13 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     if used != names:
         report.add(source.where, f'{path} lists its categories in another order than the config\'s '
                    "classes. mmdet numbers classes in the file's order, so names would be mixed up",
-                   'write the classes of the config in the order of the file, '
-                   f'[{",".join(used)}], unless this file differs from the others')
+                   f"order the config's classes as in the file: [{','.join(used)}]; or mend the "
+                   'file, if it is the odd one out')
     return used
 
 
 def check_label_maps(report: Report, source: Source) -> None:
-    """Checks that each image has a label map, and a sample of their ids against the classes."""
+    """Checks that each image has a label map, and that a sample of the maps has valid ids."""
     names = source.classes()
     if names is None:
         return
@@ -243,26 +242,26 @@ def check_label_maps(report: Report, source: Source) -> None:
     map_suffix = source.setting('seg_map_suffix', '.png')
     images, labelled = stems(folder, suffix), stems(maps, map_suffix)
     if not images:
-        report.add(source.where, f'{folder} holds no *{suffix}')
+        report.add(source.where, f'no *{suffix} in {folder}')
     elif lacking := sorted(set(images) - set(labelled)):
         report.add(source.where, f'{len(lacking)} of {len(images)} images have no *{map_suffix} in '
                    f'{maps}: {some(lacking)}')
     else:
-        # a subset of the classes is picked from the ids of all of them
+        # a config may use some of the classes, but the ids count all of them
         count = max(len(names), len(getattr(source.cls, 'METAINFO', {}).get('classes', ())))
         files = [labelled[stem] for stem in sorted(images)]
         check_ids(report, source, files[::max(1, len(files) // SAMPLED_MAPS)], count)
 
 
 def stems(folder: str, suffix: str) -> dict[str, str]:
-    """Path below the folder, without suffix -> file; as mmseg pairs images and label maps."""
+    """Relative path without suffix -> file, the key by which mmseg pairs images and label maps."""
     paths = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     return {os.path.relpath(path, folder).removesuffix(suffix): path for path in paths
             if path.endswith(suffix)}
 
 
 def check_ids(report: Report, source: Source, files: list[str], count: int) -> None:
-    """Reports ids beyond the classes, and label maps without any class."""
+    """Reports ids without a class, and label maps in which every id is ignored."""
     reduced = bool(source.setting('reduce_zero_label', False))
     ignored = {source.setting('ignore_index', 255), 255}
     classes = set(range(reduced, count + reduced))
@@ -281,22 +280,21 @@ def check_ids(report: Report, source: Source, files: list[str], count: int) -> N
             return
         values = set(np.unique(ids).tolist())
         if beyond := sorted(values - classes - ignored - {0}):
-            remedy = (f'expected {min(classes)}..{max(classes)}, and {"0 or " if reduced else ""}'
-                      '255 for ignored')
-            if not reduced and beyond == [count]:
-                remedy += '; ids that start at 1 need --cfg-options {where}.reduce_zero_label=True'
-            report.add(source.where, f'label map {file} holds id {some(beyond)}, which is beyond '
-                       f'{setting}', remedy)
+            text = (f'label map {file} has id {some(beyond)}; with {setting}, expected '
+                    f'{min(classes)}..{max(classes)}, or {"0 or " if reduced else ""}255 for '
+                    'ignored')
+            report.add(source.where, text, '' if reduced or beyond != [count] else
+                       'ids that start at 1 need --cfg-options {where}.reduce_zero_label=True')
             return
         seen |= values
     if not seen & classes - ignored:
-        report.add(source.where, f'the sampled label maps (ids {some(sorted(seen))}) are entirely '
-                   f'ignored with {setting}',
+        report.add(source.where, 'every sampled label map has only ignored ids '
+                   f'({some(sorted(seen))}) with {setting}',
                    f'try --cfg-options {{where}}.reduce_zero_label={not reduced}')
 
 
 def check_class_folders(report: Report, source: Source) -> list[str] | None:
-    """Checks class folders, or a list of labels, against the config's classes and heads."""
+    """Compares class folders, or a list of labels, with the config's classes and heads."""
     names = source.classes()
     if source.ann_file:
         try:
@@ -314,7 +312,7 @@ def check_class_folders(report: Report, source: Source) -> list[str] | None:
     found = sorted(entry.name for entry in os.scandir(folder)
                    if entry.is_dir() and not entry.name.startswith('.'))
     if not found:
-        report.add(source.where, f'{folder} holds no class folders')
+        report.add(source.where, f'no class folders in {folder}')
     elif names is not None and len(names) != len(found):
         report.add(source.where, f'{folder} has {len(found)} class folders, but the config names '
                    f'{len(names)} classes', 'use type=CustomDataset, which takes the folders, or '

@@ -1,7 +1,6 @@
 """Checks a run's settings, data, classes and checkpoints before it is built.
 
-All problems of a kind are reported at once, one line each, with a remedy. Paths with a scheme
-(``s3://``, ``http://``) are not checked.
+Each problem is one line with a remedy. Paths with a scheme (``s3://``, ``http://``) are skipped.
 """
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def check_config(cfg: Config, mode: str) -> None:
         mode: 'train' (training and validation data) or 'test'.
 
     Raises:
-        RunError: with all problems found, of the first of these kinds that has any.
+        RunError: lists all unknown names; if there are none, all bad values.
     """
     carry_out(cfg, check_settings, partial(check_contents, mode=mode))
 
@@ -60,7 +59,7 @@ def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
 
 
 def check_contents(report: Report, mode: str) -> None:
-    """Checks values, builds what costs nothing, and compares channels."""
+    """Checks values, builds the cheap parts, and compares channels."""
     check_values(report, mode)
     for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
         module = BACKENDS.get(str(node.get('type')))
@@ -87,7 +86,7 @@ def check_data(report: Report, mode: str) -> None:
             expected = expected or names
         for where, node in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
             path = str(node.get('ann_file') or '')
-            # a missing folder is reported of the data set
+            # check_source reports a missing folder
             if path and os.path.isdir(os.path.dirname(path) or '.') and not os.path.isfile(path):
                 report.add(where, f'annotation file {path} does not exist',
                            report.path_remedy(path, 'ann_file'))
@@ -108,12 +107,11 @@ def check_checkpoints(report: Report, mode: str) -> None:
         random = [where for where, node in our_backbones(cfg) if not node.get('init_cfg')]
         if constructor.endswith('FreezingOptimWrapperConstructor') and not (
                 backbone.get('init_cfg') or started):
-            report.add('model.backbone', 'parts of it are not trained, and no weights are given, '
-                       'so that they would stay random', 'give a checkpoint with --cfg-options '
-                       '{where}.init_cfg.checkpoint=PATH')
+            report.add('model.backbone', 'is frozen but has no pretrained weights', 'set '
+                       '--cfg-options {where}.init_cfg.checkpoint=PATH')
         elif report.scope in ('mmdet', 'mmseg') and random and not (started or cfg.get('scenes')):
             report.warn(random[0], 'starts from random weights; the papers start from ImageNet '
-                        'weights trained with the same joining: --cfg-options '
+                        'weights trained with the same joining: set --cfg-options '
                         f'{random[0]}.init_cfg.checkpoint=PATH')
     for path, where in named.items():
         if path and '://' not in path and not Path(path).expanduser().is_file():

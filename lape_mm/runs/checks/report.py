@@ -23,7 +23,7 @@ class Report:
         self.warnings: list[str] = []
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
-        """Adds a problem; words of its remedy with ``{where}`` are repeated for each place."""
+        """Adds a problem; a word with ``{where}`` in its remedy is repeated for each place."""
         places = self.found.setdefault((text, remedy), [])
         if where not in places:
             places.append(where)
@@ -33,7 +33,7 @@ class Report:
         self.warnings.append(f'{where}: {text}')
 
     def lines(self) -> list[str]:
-        """One line a problem: its places, what is wrong, what to do."""
+        """One line per problem: its places, what is wrong, what to do."""
         lines = []
         for (text, remedy), places in self.found.items():
             words = [' '.join(word.replace('{where}', place) for place in places)
@@ -42,11 +42,11 @@ class Report:
         return lines
 
     def path_remedy(self, path: str, key: str) -> str:
-        """Says how to change a path: by its environment variable, or by --cfg-options.
+        """How to change a path: set its environment variable, or use --cfg-options.
 
         Args:
-            path: what is missing.
-            key: the setting that holds it, below its place in the config.
+            path: the missing file or folder.
+            key: the setting with that path, relative to ``{where}``.
         """
         for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
                                         self.cfg.text):

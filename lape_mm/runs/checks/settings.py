@@ -1,10 +1,10 @@
 """Names in a config: types, their settings, and keys at the top level.
 
-mmengine finds a misspelt name when it builds that part of a run, sometimes hours later, and never
-finds a key that nothing reads. Here every dict is compared with the constructor that it goes to
-before anything is built. Modules edit the dicts that they hand on to parts of the model, so that
-`lape_mm.runs.checks.build` builds the model instead; here it is only searched for strings in place
-of numbers and for misspelt names beside ``**kwargs``.
+mmengine reports a misspelt name when it builds that part of a run, sometimes hours later, and never
+reports a key that nothing reads. Here every dict is compared with the constructor that receives it,
+before anything is built. The model is different: modules edit the dicts of their parts, so it is
+only searched for strings in place of numbers and for misspelt names beside ``**kwargs``;
+`lape_mm.runs.checks.build` builds it.
 """
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from ..config import entries, walk
 from .report import Report
 from .signatures import ALIKE, check_call, nearest, resolve, short, unknown_setting, unknown_type
 
-# what mmengine and this package read beside the runner's own arguments
+# keys that mmengine and this package read besides the runner's arguments
 READ = ('activation_checkpointing', 'compile', 'custom_imports', 'efficient_conv_bn_eval',
         'find_unused_parameters', 'model_wrapper_cfg', 'scenes', 'sync_bn')
 MULTIPLIERS = ('DefaultOptimWrapperConstructor', 'FreezingOptimWrapperConstructor')
 LOADER = r'(train|val|test)_dataloader'
-DATASET = LOADER + r'\.dataset(\.datasets?|\.\d+)*'  # with all those that it wraps
+DATASET = LOADER + r'\.dataset(\.datasets?|\.\d+)*'  # and the data sets that it wraps
 
 
 class Place(NamedTuple):
-    """Dicts of a config that go to one constructor.
+    """Dicts of a config that one constructor receives.
 
     Attributes:
         where: their dotted path; in `PLACES` a regular expression.
-        build: the registry that ``type`` is a name of, the function that takes the dict, or the
-            names that mmengine reads.
-        default: the type where none is named.
+        build: the registry of their ``type``, the function that takes them, or the names that
+            mmengine reads.
+        default: the type of a dict without one.
         taken: keys that the run removes first.
         node: the dict.
     """
@@ -83,12 +83,12 @@ PLACES = (
 
 
 def check_settings(report: Report) -> None:
-    """Reports unknown names of types, settings and keys at the top."""
+    """Reports unknown types, settings and top-level keys."""
     check_top(report)
     kind = (report.cfg.get('model') or {}).get('type')
     if isinstance(kind, str) and resolve(kind, registry.MODELS, report.scope) is None:
         report.add('model', unknown_type(kind, registry.MODELS, report.scope))
-        return  # of another toolbox: all else would be unknown, too
+        return  # with another toolbox's model, all else would be unknown too
     for place in places(report.cfg):
         check_place(report, place)
     for where, node in walk({'model': report.cfg.get('model')}):
@@ -110,7 +110,7 @@ def check_top(report: Report) -> None:
 
 
 def places(cfg: Mapping) -> Iterator[Place]:
-    """All dicts that go to constructors, except the model."""
+    """All dicts that constructors receive, except the model."""
     constructor = (cfg.get('optim_wrapper') or {}).get('constructor', MULTIPLIERS[0])
     for where, node in entries({key: cfg[key] for key in cfg if key != 'model'}):
         for place in PLACES:
@@ -118,7 +118,7 @@ def places(cfg: Mapping) -> Iterator[Place]:
                 continue
             if where.startswith('optim_wrapper.paramwise_cfg') \
                     and str(constructor).split('.')[-1] not in MULTIPLIERS:
-                continue  # it has settings of its own
+                continue  # this constructor has settings of its own
             if isinstance(node, Mapping) and (
                     where == 'optim_wrapper' and 'constructor' in node and 'optimizer' not in node
                     or where == 'param_scheduler' and 'type' not in node  # of several optimizers
@@ -131,10 +131,10 @@ def places(cfg: Mapping) -> Iterator[Place]:
 
 
 def check_place(report: Report, place: Place) -> None:
-    """Compares one dict with the constructor that it goes to."""
+    """Compares one dict with the constructor that receives it."""
     node, build, where = place.node, place.build, place.where
     if not isinstance(node, Mapping):
-        # anything else is built already; a name in custom_keys may have dots
+        # other objects are built already; a name in custom_keys may have dots
         if isinstance(node, (str, int, float)) and 'custom_keys.' not in where:
             report.add(where, f'{short(node)}: expected a dict')
         return

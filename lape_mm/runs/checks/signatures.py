@@ -1,4 +1,4 @@
-"""What a constructor takes, by the signatures of its class and bases; what a ``type`` names."""
+"""What a constructor takes, from the signatures of its class and bases; what a ``type`` names."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,9 +16,9 @@ from lape_mm.retired import RETIRED
 
 from .report import Report
 
-FEW = 15  # up to this number, all types are listed
+FEW = 15  # at most this many types are listed in full
 ALIKE = .82  # similarity at which an unknown name beside **kwargs counts as misspelt
-# arguments that the run adds, whatever it builds
+# arguments that the run itself supplies
 SUPPLIED = {'self', 'runner', 'dataloader', 'evaluator', 'optimizer', 'params', 'dataset',
             'sampler', 'batch_size', 'save_dir'}
 
@@ -41,8 +41,8 @@ class Accepted(NamedTuple):
 def accepted(build: Callable) -> Accepted:
     """The arguments of a class or function.
 
-    A constructor with ``**kwargs`` also takes what the next one in its class's order takes. It
-    stays open, because it may read further names itself.
+    A constructor with ``**kwargs`` also takes what the next class in the MRO takes. It stays open,
+    because it may read further names itself.
     """
     functions = [build]
     if isinstance(build, type):
@@ -52,7 +52,7 @@ def accepted(build: Callable) -> Accepted:
     required: tuple[str, ...] = ()
     for function in functions:
         try:
-            # a constructor's decorator may take old names, too: mmcv's deprecated_api_warning
+            # a decorator such as mmcv's deprecated_api_warning may accept old names too
             entries = signature(function, follow_wrapped=function is build).parameters.values()
         except (TypeError, ValueError):  # compiled
             break
@@ -75,8 +75,8 @@ def check_call(report: Report, where: str, build: Callable, settings: Mapping, *
         report: collects the problems.
         where: dotted path of the settings.
         build: a class or function.
-        settings: what the config gives it.
-        edited: whether other code adds and removes settings: only misspelt ones are reported.
+        settings: what the config passes to it.
+        edited: whether other code adds and removes settings; then only misspelt ones are reported.
     """
     known = accepted(build)
     for name, value in settings.items():
@@ -91,7 +91,7 @@ def check_call(report: Report, where: str, build: Callable, settings: Mapping, *
 
 
 def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) -> str:
-    """Says that there is no such setting, with the allowed ones."""
+    """The message for an unknown setting, with the allowed ones."""
     allowed = ', '.join(one for one in known if one not in SUPPLIED)
     hint = ''.join(f', did you mean {one!r}?' for one in nearest(name, known))
     return (f'{name}={short(value)}: {owner} has no setting {name!r}{hint}, expected one of '
@@ -99,7 +99,7 @@ def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) 
 
 
 def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
-    """What the parameter expects instead of a string, by its annotation or default; or None."""
+    """What a parameter expects instead of a string, from annotation or default; None if unknown."""
     if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str):
         return None
     kind = parameter.annotation
@@ -110,7 +110,7 @@ def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
 
 
 def resolve(kind: object, among: Registry, scope: str | None) -> Callable | None:
-    """What a ``type`` stands for; None for an unknown one."""
+    """The class or function of a ``type``; None if unknown."""
     if not isinstance(kind, str):
         return kind if callable(kind) else None
     with among.switch_scope_and_registry(scope) as own:
@@ -118,12 +118,12 @@ def resolve(kind: object, among: Registry, scope: str | None) -> Callable | None
 
 
 def unknown_type(kind: object, among: Registry, scope: str | None) -> str:
-    """Says that there is no such ``type``, and suggests similar ones."""
+    """The message for an unknown ``type``, with similar ones."""
     if not isinstance(kind, str):
         return f'type={short(kind)}: expected the name of a {among.name}'
     if kind in RETIRED:
         return f'type={kind!r} has been removed: {RETIRED[kind]}'
-    text = f'type={kind!r}: there is no such {among.name}'
+    text = f'type={kind!r}: unknown {among.name}'
     if owners := [name for name, needed in TOOLBOXES.items() if name != scope
                   and not missing(*needed) and resolve(kind, among, name)]:
         return (f'{text} for default_scope={scope!r}; {" and ".join(owners)} has one: is '

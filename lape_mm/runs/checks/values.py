@@ -1,4 +1,4 @@
-"""Values that depend on each other, or that mmengine reads too late."""
+"""Values that depend on each other, or that mmengine checks too late."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ IOU_METRICS = ('mIoU', 'mDice', 'mFscore')  # mmseg reads them after the first v
 
 
 def check_values(report: Report, mode: str) -> None:
-    """Reports what is missing, and what is out of range.
+    """Reports missing settings, and values out of range.
 
     Args:
-        report: collects the problems; names are checked already (`check_settings`).
+        report: collects the problems; `check_settings` has checked the names.
         mode: 'train' or 'test'.
     """
     cfg, model = report.cfg, report.cfg.get('model')
@@ -38,7 +38,7 @@ def check_values(report: Report, mode: str) -> None:
         for key in keys if given or keys[0].startswith(mode) else ():
             if key not in given:
                 others = ' and '.join(other for other in keys if other != key)
-                report.add(key, f'is missing; it is needed together with {others}')
+                report.add(key, f'is missing: {others} need it')
     for key, least in WHOLE.items():
         value = lookup(cfg, key)
         if value is not None and not (isinstance(value, int) and value >= least):
@@ -49,7 +49,7 @@ def check_values(report: Report, mode: str) -> None:
 
 
 def check_normalisation(report: Report) -> None:
-    """Warns of images that are not normalised as those of a backbone's published weights."""
+    """Warns if images are not normalised as for the backbone's published weights."""
     archs = {str(node.get('arch')) for _, node in our_backbones(report.cfg)}
     for where, node in walk(dict(report.cfg.items())):
         given: Any = node.get('mean'), node.get('std')
@@ -64,7 +64,7 @@ def check_normalisation(report: Report) -> None:
 
 
 def check_metrics(report: Report) -> None:
-    """Reports settings of metrics that would be read only after the first validation."""
+    """Reports bad metric settings that mmengine would read only after the first validation."""
     classes: Any = lookup(report.cfg, 'model.head.num_classes')
     for place in places(report.cfg):
         if place.build is not registry.METRICS:

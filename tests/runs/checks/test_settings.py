@@ -54,7 +54,7 @@ def test_values_of_every_config(name):
 
 # mistakes in the toolboxes' own configs, and what needs packages that are no part of the stack
 KNOWN = ("'by_epoch'", "'MOTChallengeMetrics'", 'CocoMetric has no setting', "'wd_mult'",
-         "models=", '_delete=', 'there is no such dataset', "{'max_epochs': 10}: lacks 'type'")
+         "models=", '_delete=', 'unknown dataset', "{'max_epochs': 10}: lacks 'type'")
 
 
 @pytest.mark.long
