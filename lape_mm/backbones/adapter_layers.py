@@ -1,7 +1,7 @@
-"""The modules that ViT-Adapter (ICLR 2023) adds to a plain ViT; parameter names as released.
+"""The modules that ViT-Adapter (ICLR 2023) adds to a plain ViT, with the official parameter names.
 
-A pyramid is the maps of strides 8, 16 and 32 as one sequence, finest first: (B, h8 w8 + h16 w16 +
-h32 w32, C).
+A pyramid holds the maps of strides 8, 16 and 32 as one sequence, finest first:
+(B, h8 w8 + h16 w16 + h32 w32, C).
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .deformable import DeformableAttention
 from .sampling import Shapes
 
-# of all maps: fastest on the CPU, and tokens of a batch of one become maps without a copy
+# fastest on the CPU, and turns tokens of a batch of one into maps without a copy
 LAYOUT = torch.channels_last
 
 
@@ -37,7 +37,7 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
 
 def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
     """(B, sum of h * w, C) to maps (B, C, h, w), in `LAYOUT`."""
-    # unflatten first: it gets the strides of a batch of one right
+    # unflatten first, which gets the strides of a batch of one right
     return [level.unflatten(1, shape).permute(0, 3, 1, 2).contiguous(memory_format=LAYOUT)
             for level, shape in
             zip(tokens.split([height * width for height, width in shapes], dim=1), shapes)]

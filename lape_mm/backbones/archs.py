@@ -1,6 +1,6 @@
-"""The architectures of the plain ViT by name, with where their published weights are.
+"""The plain ViT's architectures by name, and where to find their published weights.
 
-A name stands for `Arch.settings`, which a dict gives otherwise, and for other defaults of the
+A name stands for `Arch.settings`, which a dict can give instead, and for other defaults of the
 backbone's arguments. It downloads nothing.
 """
 from __future__ import annotations
@@ -29,7 +29,7 @@ DETAILS: dict[str, Any] = dict(
 CHOICES = dict(qkv_bias=(True, False, 'qv'),
                mlp=('mlp', 'swiglu', 'swiglu_split', 'swiglu_norm'),
                global_pool=('token', 'avg'))
-# further arguments of the backbones, where they are None
+# what the backbones' other arguments default to where they are None
 DEFAULTS: dict[str, Any] = dict(patch_size=16, img_size=224, position='learnable',
                                 interpolation='bicubic', norm_eps=1e-6)
 
@@ -39,14 +39,14 @@ class Arch:
     """A named architecture.
 
     Attributes:
-        settings: sizes and structure, as a dict for ``arch`` has them.
-        defaults: values of `DEFAULTS` that differ.
+        settings: sizes and structure, as in a dict for ``arch``.
+        defaults: values that differ from `DEFAULTS`.
         timm: its name in timm, with the tag of its weights; '' for none.
         files: names of the official files.
-        hub: its repository on the Hugging Face Hub in the format of transformers. timm's weights
-            are in ``timm/NAME.TAG``.
+        hub: its repository on the Hugging Face Hub, in transformers' format; timm's weights are in
+            ``timm/NAME.TAG``.
         license: of the weights.
-        normalisation: mean and standard deviation of the image's channels, of 0..1.
+        normalisation: mean and standard deviation of the channels, for values of 0..1.
     """
 
     settings: Mapping
@@ -138,7 +138,7 @@ ARCHS: dict[str, Arch] = {**{name: Arch(sizes) for name, sizes in SIZES.items()}
 
 
 def resolve_vit(arch: str | Mapping, more: Mapping | None = None, **given) -> tuple[dict, dict]:
-    """The settings of an architecture, and the backbone's arguments of `DEFAULTS`.
+    """The settings of an architecture, and the backbone's arguments that `DEFAULTS` lists.
 
     Args:
         arch: a name of `ARCHS`, or a dict of settings.

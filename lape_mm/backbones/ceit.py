@@ -29,7 +29,7 @@ STRIDE = 16
 class ImageToTokens(nn.Module):
     """The stem: a convolution, BatchNorm and max pooling to a quarter, then patches of 4 x 4.
 
-    Without activation, as in the official ceit_model.py. The children's names are the same.
+    It has no activation, and its children have the same names, as in the official ceit_model.py.
     """
 
     def __init__(self, *, in_channels: int, stem_channels: int, embed_dim: int):
@@ -50,8 +50,8 @@ class ImageToTokens(nn.Module):
 class LeFF(nn.Module):
     """Locally-enhanced feed-forward: an MLP with a depthwise 3x3 convolution over the patch grid.
 
-    Prefix tokens pass unchanged; the residual sum therefore adds ``norm2(cls)`` to the class token,
-    as in the official code.
+    Prefix tokens pass unchanged, so the residual sum adds ``norm2(cls)`` to the class token, as in
+    the official code.
     """
 
     def __init__(self, *, dim: int, hidden: int):
@@ -84,7 +84,7 @@ class LeFFBlock(Block):
 
 
 class LayerwiseAttention(Block):
-    """LCA: a `Block` over one token per layer; the last layer's is the query."""
+    """LCA: a `Block` over one token per layer; the last layer's token is the query."""
 
     def make_feed_forward(self, dim: int, hidden: int, *_) -> None:
         self.feedforward = Mlp(dim, hidden)
@@ -95,7 +95,7 @@ class LayerwiseAttention(Block):
 
 
 class StillStatistics:
-    """Context in which BatchNorms keep their running statistics; it can be reused."""
+    """A reusable context in which BatchNorms keep their running statistics."""
 
     def __init__(self, module: nn.Module):
         self.norms: list[Any] = [norm for norm in module.modules()
@@ -123,8 +123,8 @@ class CeiT(VisionTransformer):
     The papers do not define PVG and MPVG here, where there is no class token. Our choice: LCA takes
     the mean of each layer's tokens, and MPVG's last term is averaged over the tokens.
 
-    Under a class token, the last layer's patches reach no output, so that its LeFF gets gradients
-    of zero. It stays, because checkpoints hold it.
+    With a class token, the last layer's patches reach no output, so its LeFF gets zero gradients.
+    It stays, because checkpoints hold it.
 
     Args:
         arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio,
@@ -154,11 +154,11 @@ class CeiT(VisionTransformer):
         self.freeze()
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """Recomputation does not update running statistics a second time."""
+        """Keeps recomputation from updating the running statistics again."""
         return lambda: (nullcontext(), StillStatistics(segment))
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
-        """(B, in_channels, H, W) to the result of LCA, (B, C), as a tuple of one."""
+        """(B, in_channels, H, W) to a tuple of LCA's result, (B, C)."""
         x, grid, plan = self.embed(img)
         pooled = []
         for layer, block in enumerate(self.blocks):

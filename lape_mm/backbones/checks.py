@@ -9,7 +9,7 @@ from timm.layers import to_2tuple
 
 
 def is_count(value, least: int = 1) -> bool:
-    """Whether a value is a whole number of at least ``least``, and not a bool."""
+    """Whether a value is a whole number, not a bool, of at least ``least``."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
@@ -46,13 +46,13 @@ def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
 
 def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
                  needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
-    """A named or written-out architecture as a full dict.
+    """An architecture, given by name or as a dict, with all its sizes.
 
     Args:
         arch: a name of ``known``, or a dict of the sizes.
         known: name -> sizes.
-        details: optional sizes of a dict, with their defaults. Whole numbers are at least 1, or
-            0 if that is the default; other numbers are above 0.
+        details: optional sizes of a dict, with their defaults. Whole numbers must be at least 1,
+            or 0 if that is the default; other numbers must be above 0.
         needed: required sizes of a dict.
 
     Raises:
@@ -91,8 +91,8 @@ def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) 
     """The chosen layers or stages, counted from 0; () for None.
 
     Raises:
-        ValueError: unless they rise and end with the last one; without its map, some parameters
-            would get no gradient.
+        ValueError: they do not rise, or leave out the last one, whose parameters would then get
+            no gradient.
     """
     if out_indices is None:
         return ()

@@ -32,7 +32,7 @@ class Tokenizer(nn.Module):
 
     Args:
         in_channels, embed_dim: channels of image and tokens; 64 between several convolutions.
-        kernel_size: side of a patch, or of CCT's convolutions, then odd.
+        kernel_size: side of a patch, or of CCT's convolutions (odd).
         conv_layers: 0 for patches (a convolution with bias), otherwise the number of CCT's layers
             (a convolution without bias, ReLU, max-pooling 3 x 3 with stride 2).
 
@@ -50,7 +50,7 @@ class Tokenizer(nn.Module):
             raise ValueError(f'arch: kernel_size={kernel_size} with conv_layers={conv_layers}, '
                              f'expected {expected}')
         if conv_layers:
-            # CCT's rule: 3 x 3 keeps the size and 7 x 7 halves it, before the pooling does
+            # CCT's rule: 3 x 3 keeps the size and 7 x 7 halves it; the pooling halves it again
             step = max(1, kernel_size // 2 - 1)
             self.stride = (2 * step) ** conv_layers
             channels = [in_channels, *[HIDDEN_CHANNELS] * (conv_layers - 1), embed_dim]
@@ -111,8 +111,8 @@ class CompactTransformer(VisionTransformer):
 
     They differ in tokenizer and pooling. ViT-Lite has a class token, or averages its tokens under
     PVG and MPVG. CVT and CCT have no class token; they sum the tokens with softmax weights
-    (``attention_pool``). The papers do not define PVG and MPVG for them. Our choice: they keep this
-    sequence pooling, after MPVG's last term.
+    (``attention_pool``). The papers do not define PVG and MPVG for these two. Our choice: they
+    keep this sequence pooling, after MPVG's last term.
 
     Args:
         arch: 'vit_lite_7_4', 'cvt_7_4', 'cct_7_3x1', or a dict of embed_dim, depth, num_heads and

@@ -10,7 +10,7 @@ from .sampling import Shapes, level_sizes, sample
 
 
 def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
-    """The centres of all cells, level by level and row by row.
+    """The centres of all cells, by level, then by row.
 
     Returns:
         (1, sum of h * w, 1, 2), float32: x and y, relative to the map's width and height.
@@ -28,8 +28,8 @@ class DeformableAttention(nn.Module):
     """Multi-scale deformable attention (Deformable DETR), as ViT-Adapter uses it.
 
     Sampling locations and weights stay in float32 under autocast. Unlike mmcv's module, this one
-    has no dropout and does not add the query. Each head samples ``points`` places of each of the
-    ``levels`` maps; its values have ``ratio`` times C channels.
+    has no dropout and does not add the query. Each head samples ``points`` places in each of the
+    ``levels`` maps; the values of all heads have ``ratio`` times C channels.
     """
 
     def __init__(self, *, dim: int, num_heads: int, levels: int, points: int, ratio: float = 1.):

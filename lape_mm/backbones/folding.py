@@ -1,7 +1,4 @@
-"""Folding: turns the PE plan into constants for one image size.
-
-Nothing else caches a plan.
-"""
+"""Folding: turns the PE plan into constants for one image size. Nothing else caches a plan."""
 from __future__ import annotations
 
 import copy
@@ -48,7 +45,7 @@ class FoldedPlan(nn.Module):
 
 
 def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> None:
-    """Raises RuntimeError for weights without the plan; mmengine would only warn."""
+    """Raises RuntimeError for weights without the plan, where mmengine would only warn."""
     if lacking := [name for name, _ in plan.named_buffers() if prefix + name not in state_dict]:
         raise RuntimeError(f'this model is folded, and the weights are those of an unfolded one '
                            f'({prefix}{lacking[0]} is missing): load them first, then fold')
@@ -60,12 +57,12 @@ def fold(model: Model, img_size: int | Sequence[int]) -> Model:
 
     Args:
         model: a backbone of this package, or a model that contains one.
-        img_size: side or (h, w), in pixels, of the images that enter the backbone, after any
-            padding by a data preprocessor.
+        img_size: side or (h, w) in pixels of the images that enter the backbone, after any padding
+            by a data preprocessor.
 
     Returns:
-        the copy. It refuses other sizes (ValueError), training mode and weights of an unfolded
-        model (RuntimeError).
+        the copy. It rejects other sizes (ValueError), and training mode and the weights of an
+        unfolded model (RuntimeError).
 
     Raises:
         ValueError: the model has no backbone of this package or is folded, or the size is invalid.

@@ -28,7 +28,7 @@ class EncoderLayer(nn.Module):
     """Base of an encoder's layers; forward applies the entries of `PositionPlan.layer`.
 
     Attributes:
-        pe_norm: the layer's norm of PE, or None. Checkpoints hold it here; the joining applies it.
+        pe_norm: the layer's norm of PE, or None. It is here for checkpoints; joinings apply it.
     """
 
     pe_norm: nn.Module | None
@@ -36,7 +36,7 @@ class EncoderLayer(nn.Module):
 
     @property
     def attention_norm(self) -> nn.LayerNorm:
-        """The attention's pre-norm, whatever its checkpoints call it."""
+        """The attention's pre-norm, under whatever name its checkpoints use."""
         return self.norm1
 
 
@@ -47,8 +47,8 @@ class Attention(nn.Module):
     and timm's: ``q_bias`` and ``v_bias``, ``q_norm`` and ``k_norm``.
 
     Windows follow the official ViT-Adapter (detection): q, k and v are padded with zeros to whole
-    windows, so that padded positions stay in the softmax as keys with logit 0. Prefix tokens, which
-    the official one has not, are keys in every window; as queries they attend to all tokens.
+    windows, and padded positions stay in the softmax as keys with logit 0. Prefix tokens (the
+    official model has none) are keys in every window; as queries they attend to all tokens.
 
     Args:
         qkv_bias: whether ``qkv`` has a bias, or 'qv' for q and v alone.
@@ -56,8 +56,8 @@ class Attention(nn.Module):
         rotary_halves: see `lape_mm.position.rotary.RotaryKind`.
         window_size: side of the windows in tokens; None for global attention.
         drop: probability of dropping an attention weight in training.
-        bias_table, pe_norm: of a relative position bias, see `lape_mm.position.embedding`.
-            Checkpoints hold them here; the plan reads them.
+        bias_table, pe_norm: relative position bias and its norm, see `lape_mm.position.embedding`.
+            They are here because checkpoints hold them here; the plan reads them.
     """
 
     def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool | str = True,
@@ -80,8 +80,8 @@ class Attention(nn.Module):
                 num_queries: int | None = None, rotary: Tensor | None = None) -> Tensor:
         """(B, T, C) to (B, T, C); the last h * w tokens are the grid's.
 
-        ``attn_bias``, (1, heads, T, T), is added to the scaled logits of global attention. With
-        ``num_queries``, only the first tokens are queries: (B, num_queries, C). ``rotary``,
+        ``attn_bias``, (1, heads, T, T), is added to the scaled logits of global attention.
+        ``num_queries`` returns the first tokens only: (B, num_queries, C). ``rotary``,
         (2, T, heads or 1, d / 2), rotates q and k.
         """
         if self.q_bias is None or self.v_bias is None:
@@ -170,7 +170,7 @@ class Block(EncoderLayer):
                 rotary: Tensor | None = None, num_queries: int | None = None) -> Tensor:
         """(B, T, C) and the layer's entries of the plan to (B, T, C).
 
-        With ``num_queries``, only the first tokens are computed: (B, num_queries, C).
+        ``num_queries`` computes the first tokens only: (B, num_queries, C).
         """
         if residual is not None:
             x = x + residual
@@ -189,7 +189,7 @@ class Block(EncoderLayer):
             SwiGLU(dim, hidden, norm_layer=norm))
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) to (B, T, C), token by token."""
+        """(B, T, C) to (B, T, C), each token by itself."""
         return self.mlp(x)
 
     def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:

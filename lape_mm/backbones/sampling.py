@@ -1,4 +1,4 @@
-"""Sampling for deformable attention, by mmcv's CUDA op if available, else PyTorch."""
+"""Sampling for deformable attention, with mmcv's CUDA op or in PyTorch."""
 from __future__ import annotations
 
 from functools import cache
@@ -20,7 +20,7 @@ def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
 
 
 def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples by grid_sample, which all exporters and devices support.
+    """Samples with grid_sample, which all exporters and devices support.
 
     Args:
         value: (B, sum of h * w, heads, D), level by level.
@@ -54,16 +54,16 @@ def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, T
     """The four cells around each sample of bilinear sampling.
 
     A bag is all samples of one head of one query. The N = B * Q * heads bags come last, so that
-    elementwise arithmetic runs along them. Comparisons are avoided, as CPUs vectorise them badly.
+    elementwise arithmetic runs along them. There are no comparisons, which CPUs vectorise badly.
 
     Args:
         shapes, locations: see `sample_grid`.
         cells: number of cells in all levels, sum of h * w.
 
     Returns:
-        three tensors (2, 2, levels, points, N). Rows, int32, of a (B * cells * heads, D) table of
-        values, by lower and higher y and lower and higher x. Shares of the lower and higher cell in
-        x and y, 0 outside the map. Whether those cells are inside, 1 or 0.
+        three tensors (2, 2, levels, points, N): int32 rows of a (B * cells * heads, D) table of
+        values, for (lower, higher) y and x; the shares of the (lower, higher) cell in x and y, 0
+        outside the map; and 1 or 0 for whether those cells are inside.
     """
     batch, queries, heads = locations.shape[:3]
     sizes = level_sizes(shapes, locations.device)
@@ -87,10 +87,10 @@ def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, T
 
 
 class SampleRows(torch.autograd.Function):
-    """Samples on the CPU by torch's embedding_bag: weighted sums of a table's rows.
+    """Samples on the CPU with torch's embedding_bag: weighted sums of a table's rows.
 
-    Arguments and result are those of `sample_grid`, of one dtype. The backward pass recomputes the
-    neighbours of each sample. Only first derivatives exist.
+    Arguments and result are those of `sample_grid`, all of one dtype. The backward pass recomputes
+    the neighbours of each sample. There are only first derivatives.
     """
 
     CHUNK = 2 ** 13  # rows gathered at once in the backward pass: 1 MB of 32 channels
@@ -135,7 +135,7 @@ class SampleRows(torch.autograd.Function):
     def scatter(grad: Tensor, rows: Tensor, parts: Tensor, count: int) -> Tensor:
         """The gradient of the table, (count, D).
 
-        From the bags' gradient, (N, D), and the rows and parts of `forward`, (..., N).
+        ``grad`` is that of the bags, (N, D); rows and parts, (..., N), are those of `forward`.
         """
         ordered, order = rows.flatten().sort(stable=True)
         starts = torch.searchsorted(ordered, torch.arange(count, dtype=ordered.dtype,
@@ -163,11 +163,11 @@ class SampleRows(torch.autograd.Function):
 
 
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples by the fastest available way; arguments and result as in `sample_grid`.
+    """Samples in the fastest available way; arguments and result as in `sample_grid`.
 
-    mmcv's CUDA op takes float32 alone.
+    mmcv's CUDA op only takes float32.
     """
-    # a trace, as of FLOP counters, cannot look into a Python autograd function
+    # tracers, such as FLOP counters, cannot look into a Python autograd function
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
@@ -188,7 +188,7 @@ def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) ->
 def mmcv_cuda_op() -> type[torch.autograd.Function] | None:
     """mmcv's deformable attention; None unless it was compiled for CUDA.
 
-    CPU builds and `lape_mm.mmcv_ext` have the function too, but no CUDA version.
+    CPU builds and `lape_mm.mmcv_ext` have the function too, but not its CUDA version.
     """
     try:
         from mmcv.ops import get_compiling_cuda_version

@@ -14,7 +14,7 @@ from .layers import to_output
 
 @MODELS.register_module()
 class SimpleFPN(nn.Module):
-    """Feature pyramid from the last map of a plain ViT alone, a neck for mmdet and mmseg.
+    """Feature pyramid from the last map of a plain ViT, a neck for mmdet and mmseg.
 
     From the map x of stride 16, with deconvolutions of kernel and stride 2 (ViTDet, ECCV 2022,
     section 3, as in detectron2's ``SimpleFeaturePyramid``)::
@@ -25,7 +25,7 @@ class SimpleFPN(nn.Module):
         stride 32   max-pooling of 2 x 2
 
     then LN(conv 1 x 1) and LN(conv 3 x 3) at each stride, without biases; every LayerNorm is over
-    channels. Further maps are every other pixel of the one before.
+    channels. Each further map takes every other pixel of the one before.
 
     Args:
         in_channels: C of the ViT.
@@ -50,9 +50,9 @@ class SimpleFPN(nn.Module):
         self.num_outs = num_outs
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Maps of a ViT, the last of them (B, C, h, w), to ``num_outs`` maps.
+        """A ViT's maps, the last one (B, C, h, w), to ``num_outs`` maps.
 
-        They are (B, out_channels, 4 h, 4 w), then half of that, rounded down, and so on.
+        The first is (B, out_channels, 4 h, 4 w); each further one has half the size, rounded down.
         """
         outputs = [level(maps[-1]) for level in self.levels]
         while len(outputs) < self.num_outs:

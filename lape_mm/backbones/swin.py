@@ -45,24 +45,22 @@ class Swin(Encoder):
     relative position bias. There is no class token: the last map is averaged, after the last
     LayerNorm and ``post_norm``.
 
-    Under 'pvg' and 'mpvg' the first layer's attention receives PE too, in Swin alone, as in the
-    MPVG paper. PE crosses to the next stage through the tokens' own `PatchMerging`. So does the
-    table for MPVG's last term, without norms of PE, and under 'share'. The papers do not say so,
-    but their parameter counts leave no merging weights for PE alone.
+    Only in Swin, 'pvg' and 'mpvg' also give PE to the first layer's attention, as in the MPVG
+    paper. PE reaches the next stage through the tokens' own `PatchMerging`; so does the table for
+    MPVG's last term and under 'share', without norms of PE. The papers do not say so, but their
+    parameter counts leave no room for merging weights of PE's own.
 
     Args:
         arch: 'tiny', 'small', 'base', or a dict of embed_dim, depths, num_heads (one number per
             stage each) and optionally mlp_ratio, qkv_bias and window_size.
-        img_size: see `lape_mm.backbones.DeiT`. Windows are no larger than a stage's map of such an
-            image.
+        img_size: see `lape_mm.backbones.DeiT`; it also limits the windows to each stage's map.
         joining: 'default', 'share', 'lape', 'pvg', 'mpvg', or a dict of the settings of
             `lape_mm.position.Joining`.
         position: 'learnable', 'sincos_1d' or 'sincos_2d'; None for no table, as in the official
-            Swin, with joining 'default' alone.
-        relative_bias: False leaves out the relative position bias, so that PE is absolute alone.
-        out_indices: None for the pooled vector; otherwise stages, ending with the last one, whose
-            maps are returned. The other maps pass a LayerNorm of their own, ``norm{stage}``, as
-            in mmdet.
+            Swin, only with joining 'default'.
+        relative_bias: False leaves out the relative position bias; all PE is then absolute.
+        out_indices: stages whose maps are returned, ending with the last one; None for the pooled
+            vector. Earlier maps pass a LayerNorm of their own, ``norm{stage}``, as in mmdet.
 
     The other arguments are as in `DeiT`.
     """
@@ -91,7 +89,7 @@ class Swin(Encoder):
         self.depths = tuple(depths)
         if self.joining.num_tables(self.depth) > 1:
             allowed = ', '.join(repr(name) for name in PRESETS if name != 'unshare')
-            raise ValueError(f"joining={joining!r}: tables per layer have one grid, but Swin's "
+            raise ValueError(f"joining={joining!r}: tables per layer need one grid, but Swin's "
                              f'shrinks; expected one of {allowed}, or a dict of settings')
         if not self.table_names and self.joining != Joining():
             raise ValueError(f'position=None with joining={joining!r}: expected '
@@ -163,9 +161,9 @@ class Swin(Encoder):
         return self.run_last_norm(x.flatten(1, 2), plan.post_norm).unflatten(1, x.shape[1:3])
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """(B, in_channels, H, W) to the pooled vector, (B, C of the last stage), a tuple of one.
+        """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C of the last stage).
 
-        With ``out_indices``, to a map (B, C 2^s, ceil(H / t), ceil(W / t)) for each of these stages
+        With ``out_indices``, one map (B, C 2^s, ceil(H / t), ceil(W / t)) for each of these stages
         s, where t = patch 2^s.
         """
         maps, plan = self.encode(img)

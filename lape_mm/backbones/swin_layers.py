@@ -30,7 +30,7 @@ def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Te
     Returns:
         (number of windows, N, N) with N = h * w, to be added to the logits.
     """
-    # the border of the wrapped tokens is the only one inside a window
+    # only the border of the wrapped tokens lies inside a window
     rows, columns = (torch.arange(extent, device=x.device) >= extent - step
                      for extent, step in zip(x.shape[1:3], shift))
     regions = 2 * rows[:, None].long() + columns
@@ -44,9 +44,9 @@ class SwinBlock(EncoderLayer):
 
     ``x + (S)W-MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))``. PE is added before the map is
     shifted and cut into windows. Maps are padded to whole windows with zeros at the bottom and
-    right, which stay in the softmax as keys (official detection code; timm shifts first). A map no
-    larger than the window is not shifted, separately for each direction and image size (official:
-    ``min(resolution) <= window_size``).
+    right, which stay in the softmax as keys (official detection code; timm shifts first). A
+    direction in which the map is no larger than the window is not shifted (official: neither
+    direction is if ``min(resolution) <= window_size``).
 
     Args:
         window: (h, w) in tokens.
@@ -83,7 +83,7 @@ class SwinBlock(EncoderLayer):
     def attend(self, y: Tensor) -> Tensor:
         """Attention within (shifted) windows, (B, H, W, C) to (B, H, W, C)."""
         if y.shape[0] == 0:
-            # timm's attention refuses an empty batch; one of zeros keeps the gradients
+            # timm's attention rejects an empty batch; an image of zeros keeps the gradients
             return y + self.attend(y.new_zeros(1, *y.shape[1:]))[:0]
         (height, width), window = y.shape[1:3], self.attn.window_size
         down, right = (side // 2 if self.shifted and extent > side else 0
@@ -93,7 +93,7 @@ class SwinBlock(EncoderLayer):
         padded, mask = y.shape[1:3], None
         if any(shift):
             y = y.roll((-shift[0], -shift[1]), dims=(1, 2))
-            # made for each map, whose size may change
+            # made for each map, because its size may change
             mask = shift_mask(y, window, shift)
         windows = self.attn(window_partition(y, window).flatten(1, 2), mask)
         y = window_reverse(windows.unflatten(1, window), window, *padded)
@@ -103,7 +103,7 @@ class SwinBlock(EncoderLayer):
 
 
 class SwinStage(nn.Module):
-    """Blocks of one grid, and the merging of 2 x 2 tokens for the next stage, if there is one."""
+    """Blocks of one grid, then, except in the last stage, the merging of 2 x 2 tokens."""
 
     def __init__(self, blocks: Sequence[SwinBlock], downsample: PatchMerging | None):
         super().__init__()
@@ -111,6 +111,6 @@ class SwinStage(nn.Module):
         self.downsample = downsample
 
     def merge(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), of tokens and of PE alike."""
+        """(B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), for tokens and for PE."""
         assert self.downsample is not None  # never called for the last stage
         return self.downsample(F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2)))

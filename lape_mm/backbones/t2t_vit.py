@@ -79,14 +79,14 @@ class TokenAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, C) to (B, N, D)."""
-        # the axis of heads is what lets the fused kernels in
+        # the fused kernels need an axis of heads
         q, k, v = self.qkv(x)[:, None].chunk(3, dim=-1)
         mix = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         return (v + self.proj(mix))[:, 0]
 
 
 class TokenTransformer(nn.Module):
-    """Pre-norm layer that changes the width; the same arguments as `TokenPerformer`."""
+    """Pre-norm layer that changes the width; takes the arguments of `TokenPerformer`."""
 
     def __init__(self, *, dim: int, token_dim: int, norm_eps: float = 1e-5):
         super().__init__()
@@ -105,7 +105,7 @@ TOKENS = {'performer': TokenPerformer, 'transformer': TokenTransformer}
 
 
 class TokensToToken(nn.Module):
-    """The stem: three times, overlapping neighbourhoods become tokens; layers mix them between.
+    """The stem: overlapping neighbourhoods become tokens three times, with a layer in between.
 
     Names and initialisation are those of the official models/t2t_vit.py.
 
@@ -147,10 +147,10 @@ class T2TViT(VisionTransformer):
     Parameter names are those of the official checkpoints, except ``tokens_to_token``, here
     ``patch_embed``. Class token and pooling are as in `DeiT`. The sinusoid is frozen, but counts as
     a parameter, as in the papers. Position 0 is the class token's or, without one, the first
-    patch's. A checkpoint's table replaces it, with the positions of its training.
+    patch's. A checkpoint brings its own table.
 
     Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the official
-    factories use C^-0.5 only when they are called with ``pretrained=True``.
+    factories use C^-0.5 only with ``pretrained=True``.
 
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio, qkv_bias and

@@ -1,7 +1,7 @@
 """Converts checkpoints of any known layout for DeiT and timm, LaPE, ViT-Adapter and mmpretrain.
 
-`parse` gives the weights this package's names, `write` the target's. No number changes. An error
-names the first weight that the target has no place for.
+`parse` gives the weights this package's names, `write` the target's. Values never change. If the
+target has no place for a weight, the error names the first.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lape_mm.position import position_table
 from .files import CheckpointError, dataset_meta, named, read_checkpoint
 from .layouts import LAYOUTS, backbone_state, segmenter_state, unwrap, wrapper
 
-# classifiers as this package, mmpretrain, Compact-Transformers and DeiT name them -> DeiT's names
+# a classifier's names in this package, mmpretrain, Compact-Transformers and DeiT -> DeiT's
 HEADS = {'head.fc.': 'head.', 'head.layers.head.': 'head.', 'head.layers.head_dist.': 'head_dist.',
          'classifier.fc.': 'head.', 'head.': 'head.', 'head_dist.': 'head_dist.'}
 DEIT = (r'(cls|dist)_token|pos_embed'
@@ -30,7 +30,7 @@ DEIT = (r'(cls|dist)_token|pos_embed'
 
 
 class Model(NamedTuple):
-    """A checkpoint's weights: the transformer under our names, classifiers as head.*, the rest."""
+    """A checkpoint's weights: the transformer in our names, classifiers as head.*, and the rest."""
 
     vit: dict[str, Tensor]
     heads: dict[str, Tensor]
@@ -69,7 +69,7 @@ def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
         checkpoint, prefix: see `backbone_state`.
 
     Raises:
-        CheckpointError: for no transformer, or several.
+        CheckpointError: there is no transformer, or several.
     """
     if {'encoder', 'decoder'} <= {key.split('.')[0] for key in unwrap(checkpoint)}:
         checkpoint = segmenter_state(checkpoint)
@@ -108,14 +108,14 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
         a line about the new file, and one about entries left out.
 
     Raises:
-        CheckpointError: for an unknown target, a model that it cannot hold, a file that cannot be
-            read, or an existing ``out`` without ``force``. Nothing is written then.
+        CheckpointError: the target is unknown or cannot hold the model, the file cannot be read,
+            or ``out`` exists without ``force``. Nothing is written then.
     """
     if to not in TARGETS:
         raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}')
     out = Path(out)
     if out.exists() and not force:
-        raise CheckpointError(f'{out} exists: choose another name, or --force')
+        raise CheckpointError(f'{out} exists: choose another name, or add --force')
     if not out.resolve().parent.is_dir():
         raise CheckpointError(f'{out}: there is no folder {out.resolve().parent}')
     with named(source):
@@ -150,7 +150,7 @@ def _obstacle(model: Model, to: str) -> str | None:
     if target.token and 'cls_token' not in vit:
         return 'its models have a class token, but this one averages its tokens'
     if model.around and not target.whole:
-        return f'it holds the transformer alone, not {next(iter(model.around))}'
+        return f'it only holds the transformer, not {next(iter(model.around))}'
     norms = {key.split('.pe_norm.')[0] for key in vit if re.match(r'blocks\.\d+\.pe_norm\.', key)}
     if to == 'lape' and norms:
         if 'blocks.0' not in norms:
@@ -163,7 +163,7 @@ def _obstacle(model: Model, to: str) -> str | None:
 
 
 def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """LaPE's form: with the index of a relative bias, and sinusoids without batch dimension."""
+    """LaPE's form: adds the index of a relative bias, drops the batch dimension of sinusoids."""
     renewed = dict(vit)
     for key, table in vit.items():
         if key.endswith('.relative_position_bias_table'):

@@ -38,7 +38,7 @@ def one_line(text: str, most: int = 2000) -> str:
 
 @contextmanager
 def named(path: str | os.PathLike) -> Iterator[None]:
-    """Puts the file's name before the message of a CheckpointError raised inside."""
+    """Prefixes the message of a CheckpointError raised inside with the file's name."""
     try:
         yield
     except CheckpointError as error:
@@ -47,7 +47,7 @@ def named(path: str | os.PathLike) -> Iterator[None]:
 
 
 def trust_checkpoints(trusted: bool) -> None:
-    """Whether this process may run code in checkpoints (--trust-checkpoint).
+    """Sets whether this process may run code in checkpoints (--trust-checkpoint).
 
     Global, because mmengine calls its loader without our arguments.
     """
@@ -56,22 +56,21 @@ def trust_checkpoints(trusted: bool) -> None:
 
 
 def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: bool = True) -> dict:
-    """Reads a checkpoint: a dict of tensors, or a dict that holds one beside other entries.
+    """Reads a checkpoint: a dict of tensors, or a dict with one among its entries.
 
     torch's ``weights_only`` loads tensors, plain Python values and the types of `safe_globals`.
-    Tensors of the content and of its entries must be finite real numbers; an optimizer's state is
-    not checked.
+    The weights must be finite real numbers; an optimizer's state is not checked.
 
     Args:
         path: a file of torch.save, a .safetensors file, or the http(s) address of one, which is
             downloaded once into torch's hub folder.
         map_location: as in torch.load.
-        weights: whether to check the weights. False maps the file into memory, which is enough to
-            read its other entries.
+        weights: False skips the check of the weights and only maps the file into memory, which is
+            enough to read its other entries.
 
     Raises:
-        CheckpointError: for a missing or damaged file, one that is not a checkpoint, holds code
-            (unless `trust_checkpoints` allows it) or weights that are not finite real numbers.
+        CheckpointError: the file is missing, damaged or no checkpoint, or holds code (unless
+            `trust_checkpoints` allows it) or weights that are not finite real numbers.
     """
     path = os.path.expanduser(os.fspath(path))
     if path.startswith(('http://', 'https://')):
@@ -93,12 +92,12 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
             raise CheckpointError('damaged, truncated or not a checkpoint '
                                   f'({first_line(error)})') from None
         if not isinstance(content, dict):
-            raise CheckpointError(f'holds a {type(content).__name__}, expected a dict of weights')
+            raise CheckpointError(f'is a {type(content).__name__}, expected a dict of weights')
     return content
 
 
 def dataset_meta(content: Mapping) -> dict:
-    """The names and colours of the classes that a checkpoint was trained on, as far as it has them.
+    """Names and colours of the classes that a checkpoint was trained on; {} if it has none.
 
     OpenMMLab before 2.0 wrote them as CLASSES and PALETTE into ``meta`` itself.
     """
@@ -123,7 +122,7 @@ def _load(path: str, map_location, weights: bool):
         return torch.load(path, weights_only=False, **options)
     with open(path, 'rb') as file:
         start = file.read(8)
-    if not start.startswith((b'PK', b'\x80')):  # what torch writes today, and before torch 1.6
+    if not start.startswith((b'PK', b'\x80')):  # torch's formats since 1.6, and before
         raise CheckpointError(f'not a checkpoint: begins with {start!r}' if start else 'is empty')
     if zipped:
         with ZipFile(path) as archive:
@@ -137,14 +136,14 @@ def _load(path: str, map_location, weights: bool):
             return torch.load(path, weights_only=True, **options)
         except pickle.UnpicklingError as error:
             if not (names := _unsafe(path, str(error))):
-                raise error.__context__ or error from None  # torch wraps it in advice
+                raise error.__context__ or error from None  # without torch's advice around it
             raise CheckpointError(
                 f'refused: loading it would run {names}. If you trust its author, add '
                 '--trust-checkpoint') from None
 
 
 def _unsafe(path: str, message: str) -> str:
-    """Names the forbidden functions and classes in a file; '' if torch refused something else."""
+    """Names the forbidden functions and classes in a file; '' if torch rejected something else."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # a file from before torch 1.6, or a damaged one
@@ -171,7 +170,7 @@ def _check_weights(content: Mapping) -> None:
 
 
 def safe_globals() -> list:
-    """Types that trainers save beside tensors and plain Python values.
+    """Types that trainers save besides tensors and plain Python values.
 
     mmengine saves HistoryBuffers and NumPy's numbers, arrays and random states; DeiT and LaPE save
     their arguments as an argparse.Namespace.
@@ -204,7 +203,7 @@ def _download(address: str) -> str:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(address, str(target))  # all of it or nothing
+            torch.hub.download_url_to_file(address, str(target))  # writes the whole file or none
         except OSError as error:
             raise CheckpointError(f'{address}: download failed ({first_line(error)})') from None
     return str(target)

@@ -1,8 +1,8 @@
 """Checks whether a checkpoint fits a model, and reports it.
 
-`compare` checks names, shapes and dtypes. A test or resumed run needs every weight
+`compare` checks names, shapes and dtypes. A test or resumed run needs all weights
 (`check_whole`), ``load_from`` at least one (`check_start`), and ``init_cfg``, timm and the Hub a
-share of a backbone's (`transfer`).
+share of the backbone's (`transfer`).
 """
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class TransferReport:
     Attributes:
         found, missing: ViT parameters of the model.
         resized: ViT parameters found on another grid, or for another patch size.
-        grafted: parts of PE that the checkpoint lacks, at the start of `lape_mm.checkpoints.graft`.
-        new: parameters that no classification model has; they keep their initial values.
+        grafted: parts of PE that the checkpoint lacks, see `lape_mm.checkpoints.graft`.
+        new: parameters that no classifier has; they keep their initial values.
         unused: weights of the checkpoint without a place in the model.
-        share: found elements, as a share of the ViT parameters of a classification model.
+        share: share of a classifier's ViT parameters that was found, by elements, 0..1.
     """
 
     found: dict[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferR
 def check_whole(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     """Raises CheckpointError unless a checkpoint has exactly a model's weights.
 
-    mmengine would load whatever fits and only warn about the rest.
+    mmengine would load those that fit, and only warn about the rest.
     """
     report = compare(own, state)
     differences = {
@@ -86,8 +86,8 @@ def check_start(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     """Raises CheckpointError unless a checkpoint has at least one of a model's weights."""
     if not compare(own, state).found:
         raise CheckpointError(
-            'holds no weight of the model: the model begins with '
-            f'{next(iter(own), None)}, the file with {next(iter(state), None)}. Set '
+            'has none of the model\'s weights: the model\'s first is '
+            f'{next(iter(own), None)}, the file\'s {next(iter(state), None)}. Set '
             'model.backbone.init_cfg.checkpoint for a backbone or another project\'s file')
 
 

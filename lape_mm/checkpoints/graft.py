@@ -1,15 +1,15 @@
-"""Grafting: norms of PE onto weights without them, beginning as the function that was pre-trained.
+"""Grafting: adds PE norms to pre-trained weights so that the model starts as the same function.
 
-- Every PE norm that the file lacks starts with gain and bias zero: it delivers nothing.
-- A PE table beside RoPE alone starts at zero where the joining adds it to the
-  tokens, and as drawn elsewhere.
+- Every PE norm that the file lacks starts with gain and bias zero, so it adds nothing.
+- A PE table that the file lacks beside RoPE starts at zero where the joining adds it to the
+  tokens, and random elsewhere.
 
-Why zero, and why the chain ``p_l = LN'_l(p_{l-1})`` still learns: at the first step all biases
-move, and the gains of the norms that take the table itself. From the second step on each norm takes
-something other than zero, and its gain moves too; after L steps the last layer's PE depends on the
-position. Gains of one over an input of zero would be exact as well, but the derivative of a
-LayerNorm at zero is eps ** -0.5, 1000: a factor of 1e33 through eleven layers. The first step would
-deliver PE of full size to weights that never saw it.
+Why zero, and why the chain ``p_l = LN'_l(p_{l-1})`` still learns: the first step moves all biases,
+and the gains of the norms whose input is the table. From the second step on no norm's input is
+zero, so its gain moves too; after L steps the last layer's PE depends on the position. Gains of
+one over an input of zero would be exact as well, but the derivative of a LayerNorm at zero is
+eps ** -0.5 = 1000, or 1e33 through eleven layers. The first step would then add full-size PE to
+weights that never saw it.
 """
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from torch import Tensor
 from .files import CheckpointError
 
 TABLE = re.compile(r'pos_embed\d*')
-# norms of PE: a file of another joining may have more of them
+# norms of PE; a file of another joining may have more of them
 PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
 
 
 def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> dict[str, Tensor]:
-    """The start of the parts of PE that a file lacks, by name.
+    """Initial values of the parts of PE that a file lacks, by name.
 
-    LaPE takes PE out of the tokens, and is refused for a file that has it there. With a learnt
-    scale that starts at one, LaPE would be ``dict(first_layer=0)``, which can be grafted.
+    LaPE takes PE out of the tokens, so it is rejected for a file that has it there. The nearest
+    joining that can be grafted is ``dict(first_layer=0)``.
 
     Args:
         model: a backbone.
@@ -39,7 +39,7 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
         absent: names of the model's weights that the file lacks.
 
     Raises:
-        CheckpointError: the model cannot begin as the function that was pre-trained.
+        CheckpointError: the model cannot start as the pre-trained function.
     """
     rotary = getattr(model, 'rope', None) is not None
     lost = [name for name in absent
@@ -47,18 +47,18 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
     norms = [*(layer.pe_norm for layer in model.layers_in_order()), model.last_pe_norm]
     fixed = any(norm is not None and getattr(norm, 'weight', None) is None for norm in norms)
     if not lost and any(map(PE_NORM.fullmatch, state)):
-        return {}  # trained with such a joining
+        return {}  # the file was trained with such a joining
     adds = [entry is not None for entry in model.make_plan(model.grid).residual]
     if any(map(TABLE.fullmatch, state)) and adds != [True] + [False] * (len(adds) - 1):
-        reason = 'the file has position embedding in the tokens before the first layer alone'
+        reason = 'the file adds position embedding only to the tokens before the first layer'
     elif fixed:
         reason = 'its norms have no gain that could start at zero'
     elif any('.attn.pe_norm.' in name for name in lost):
-        reason = 'it normalises a relative bias, which was pre-trained as it is'
+        reason = 'it normalises a relative bias that was pre-trained without a norm'
     else:
         own = model.state_dict()
         return {name: own[name] if TABLE.fullmatch(name) and not any(adds)
                 else torch.zeros_like(own[name]) for name in lost}
-    raise CheckpointError(f'graft=True: {model.joining} cannot begin as what was pre-trained: '
+    raise CheckpointError(f'graft=True: {model.joining} cannot start as the pre-trained model: '
                           f"{reason}. Expected joining='pvg', 'mpvg', or a dict that keeps it "
                           'there, such as dict(first_layer=0)')

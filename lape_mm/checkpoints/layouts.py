@@ -1,4 +1,4 @@
-"""Other people's parameter names: pure functions from state dict to state dict."""
+"""Translates other projects' parameter names, with pure functions on state dicts."""
 from __future__ import annotations
 
 import re
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .files import CheckpointError
 
-# in order of preference: timm's averaged weights come first, as in timm
+# in order of preference; averaged weights come first, as in timm
 WRAPPERS = ('state_dict_ema', 'state_dict', 'model', 'model_ema', 'module')
 
 
@@ -23,8 +23,8 @@ class Layout:
         mark: a key that identifies the layout, without prefix.
         rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number, q, k or v. The first
             match renames a key, in either direction.
-        read: further rules for reading alone.
-        constants: pattern of buffers that follow from the sizes.
+        read: further rules, for reading only.
+        constants: pattern of buffers that follow from the sizes and are dropped.
     """
 
     mark: str
@@ -45,7 +45,7 @@ class Layout:
         return translate(state, self.rules)
 
 
-# the first layout whose mark is in a file is used
+# tried in this order; the first whose mark is in the file is used
 LAYOUTS = {
     'mmpretrain': Layout('patch_embed.projection.weight', (
         ('patch_embed.proj.', 'patch_embed.projection.'),
@@ -98,9 +98,9 @@ LAYOUTS = {
         ('blocks.{}.attn.proj.', 'layer.{}.attention.o_proj.'),
         ('blocks.{}.gamma_{}', 'layer.{}.layer_scale{}.lambda1'),
         ('blocks.{}.mlp.fc1_g.', 'layer.{}.mlp.gate_proj.'),
-        ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # fc1 where there is no gate
+        ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # `join` makes it fc1 without a gate
         ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'), ('blocks.', 'layer.'))),
-    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; all of today; our others
+    # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; most recent ViTs; ours
     'deit': Layout('patch_embed.proj.weight', read=(
         ('reg_token', 'register_tokens'), ('reg_token', 'storage_tokens'),  # DINOv2, DINOv3
         ('blocks.{}.attn.{}.', 'blocks.{}.attn.{}_proj.'),
@@ -131,10 +131,10 @@ def layer_scale(key: str) -> str | None:
 
 
 def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict with q, k and v of each attention as one ``qkv``.
+    """Joins q, k and v of each attention into one ``qkv``.
 
-    Where k has no bias (BEiT, EVA-02), or a masked one (DINOv3), those of q and v are ``q_bias``
-    and ``v_bias``. The gate and value of a SwiGLU are ``fc1_g`` and ``fc1_x``.
+    Where k has no bias (BEiT, EVA-02) or a masked one (DINOv3), those of q and v become ``q_bias``
+    and ``v_bias``. A SwiGLU keeps its gate ``fc1_g``; ``fc1_x`` without a gate becomes ``fc1``.
     """
     state = dict(state)
     for start in [key.removesuffix('q.weight') for key in state if key.endswith('.attn.q.weight')]:
@@ -155,7 +155,7 @@ def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
-    """Replaces a bias of q, k and v, (3 C,), by those of q and v if that of k is zero."""
+    """Replaces a bias of q, k and v, (3 C,), by q's and v's if k's is zero."""
     q, k, v = value.chunk(3)
     if not k.any():
         start = whole.removesuffix('qkv.bias')
@@ -164,10 +164,10 @@ def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
 
 
 def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict in a model's own form, where another one means the same.
+    """Rewrites equivalent weights in the form that a model has.
 
-    Layer scales; biases of q, k and v together or apart, and zero if no layer of the file has any;
-    a SwiGLU's gate and value together or apart; a last norm under the model's name.
+    These are: layer scales; biases of q, k and v, joint or separate, zero if no layer of the file
+    has any; a SwiGLU's gate and value, joint or separate; and the name of the last norm.
     """
     state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
              for key, value in state.items()}
@@ -198,15 +198,15 @@ def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, 
 
 
 def wrapper(content: Mapping) -> str | None:
-    """The entry of a checkpoint that holds its weights; None for the checkpoint itself."""
+    """The key of a checkpoint's weights; None if the checkpoint itself is the state dict."""
     return next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
 
 
 def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
-    """The weights in a checkpoint, without the wrappers of trainers and DataParallel.
+    """The weights of a checkpoint, without the wrappers of trainers and DataParallel.
 
     Raises:
-        CheckpointError: for no weights, other values among them, or a folded model.
+        CheckpointError: there are no weights, values that are no tensors, or the model is folded.
     """
     content, inside = checkpoint, None
     for _ in WRAPPERS:
@@ -225,11 +225,11 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
              if isinstance(key, str) and isinstance(value, Tensor)
              and not key.startswith('carried/')}
     if not state:
-        raise CheckpointError(f'no weights in it: its entries are '
+        raise CheckpointError(f'has no weights; its entries are '
                               f'{sorted(map(str, checkpoint))[:8]}')
     if any('folded.' in key for key in state):
-        raise CheckpointError('it is folded and has no position embedding: take the checkpoint '
-                              'that it was folded from')
+        raise CheckpointError('is folded and has no position embedding: use the checkpoint that it '
+                              'was folded from')
     return state
 
 
@@ -258,13 +258,13 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
 
     Args:
         checkpoint: see `read_checkpoint`.
-        prefix: of the transformer's names, such as 'backbone.'; None to detect it.
+        prefix: what the transformer's names start with, such as 'backbone.'; None detects it.
 
     Returns:
         the transformer's entries, and all others.
 
     Raises:
-        CheckpointError: for no transformer, or several without a prefix.
+        CheckpointError: there is no transformer, or several and no prefix.
     """
     state = unwrap(checkpoint)
     for layout in LAYOUTS.values():
@@ -272,11 +272,11 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
                        if f'.{key}'.endswith(f'.{layout.mark}') and prefix in (
                            None, key.removesuffix(layout.mark)))
         if len(found) > 1:
-            raise CheckpointError(f'{len(found)} ViTs in it, at {found}: choose one by prefix')
+            raise CheckpointError(f'has {len(found)} ViTs, at {found}: choose one with prefix')
         if found:
             break
     else:
-        raise CheckpointError(f'no ViT in it{f" at prefix={prefix!r}" if prefix else ""}: expected '
+        raise CheckpointError(f'has no ViT{f" at prefix={prefix!r}" if prefix else ""}: expected '
                               f'a key such as {layout.mark}; its first keys are {list(state)[:4]}')
     inside = {key.removeprefix(found[0]): value for key, value in state.items()
               if key.startswith(found[0])}
@@ -290,8 +290,8 @@ def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
     """An official Segmenter checkpoint as the state dict of mmseg's EncoderDecoder.
 
     The encoder becomes ``backbone``, without its unused classifier. The mask decoder becomes a
-    `SegmenterMaskTransformerHead`; its projections are transposed, as they were applied as
-    ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
+    `SegmenterMaskTransformerHead`; its projections are transposed, because they were applied
+    as ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
     """
     state = unwrap(checkpoint)
     parts = {name: {key.removeprefix(name): value for key, value in state.items()

@@ -6,15 +6,15 @@ from typing import Any
 
 from .files import CheckpointError, read_checkpoint
 
-# mmengine runs these as Python: the first on resume, the others in inferencers
+# mmengine runs this text as Python: the first on resume, the others in inferencers
 CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 'cfg'))
 
 
 def install_safe_loader() -> None:
     """Makes mmengine load every checkpoint of this process through `read_checkpoint`.
 
-    It takes files and http(s), torchvision:// and open-mmlab:// addresses, and refuses others.
-    Config text in a checkpoint is dropped, because mmengine would run it.
+    Accepts files and http(s), torchvision:// and open-mmlab:// addresses only. Drops config text
+    in a checkpoint, because mmengine would run it.
     """
     from mmengine.runner import CheckpointLoader
     from mmengine.runner.checkpoint import get_external_models, get_torchvision_models
@@ -27,7 +27,7 @@ def install_safe_loader() -> None:
 
 
 def load_from_file(filename: str, map_location=None, **unused) -> dict:
-    """Reads a checkpoint without the configs in it, by default onto the CPU."""
+    """Reads a checkpoint, by default onto the CPU, and drops the configs in it."""
     checkpoint = read_checkpoint(filename, map_location or 'cpu')
     for *outer, name in CONFIGS:
         entry: Any = checkpoint
@@ -42,6 +42,6 @@ def _by_name(addresses: Callable[[], Mapping[str, str]]) -> Callable[..., dict]:
     def load_from_name(filename: str, map_location=None, **unused) -> dict:
         name, known = filename.partition('://')[2], addresses()
         if name not in known:
-            raise CheckpointError(f'{filename}: unknown address, download the file')
+            raise CheckpointError(f'{filename}: unknown address; download the file')
         return load_from_file(known[name], map_location)
     return load_from_name

@@ -23,11 +23,11 @@ from .layouts import backbone_state, settle
 
 PATCHES = 'patch_embed.proj.weight'
 TOKENS = ('cls_token', 'dist_token')
-# every token passes them: no share of the rest makes up for one that is missing
+# every token passes these, so ``min_share`` does not excuse a missing one
 EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
-# before the layers; the first norms are of timm, mmpretrain and OpenCLIP
+# before the layers; the norms have the names of timm, mmpretrain and OpenCLIP
 BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token)(\..*)?')
-# weights without a place -> the argument that makes one
+# weights without a place -> hint at the argument that creates one
 PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
           r'\.relative_position_bias_table': "DeiT has a relative bias with position='relative'"}
 
@@ -38,24 +38,24 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
                   allow_missing: Sequence[str] = ()) -> TransferReport:
     """Loads a backbone from a checkpoint and logs the report.
 
-    PE is resized to the model's grid, and a patch embedding to its patch size.
+    PE is resized to the model's grid, and the patch embedding to its patch size.
 
     Args:
         model: a backbone of this package.
         path: see `read_checkpoint`.
-        min_share: the least share of the ViT's weights to be found, 0..1.
+        min_share: share of the ViT's weights that must be found, 0..1.
         prefix: see `backbone_state`.
         source_grid: (h, w) in tokens of the checkpoint's PE, if that is not square.
         exact: whether the file must hold all weights of the model and no others.
-        graft: whether PE norms that the file lacks start such that the model begins as the
-            function that was pre-trained, see `lape_mm.checkpoints.graft`.
-        allow_missing: parameters or modules that every token passes (patch embedding, tokens, norms
-            before or after the layers) and that may start untrained.
+        graft: initialises the PE norms that the file lacks so that the model starts as the
+            pre-trained function, see `lape_mm.checkpoints.graft`.
+        allow_missing: parameters or modules that may start untrained although every token passes
+            them: patch embedding, tokens, norms before or after the layers.
 
     Raises:
-        CheckpointError: for a file that cannot be read, has no ViT, less of it than ``min_share``,
-            lacks a weight that every token passes, has other layers (see `match`), or cannot be
-            grafted. The model is unchanged then.
+        CheckpointError: the file cannot be read or grafted, has no ViT, less of it than
+            ``min_share`` or other layers (see `match`), or lacks a weight that every token passes.
+            The model is then unchanged.
     """
     if not 0 <= min_share <= 1:
         raise ValueError(f'min_share={min_share}: expected a share, 0..1')
@@ -72,12 +72,12 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         if report.share < min_share:
             raise CheckpointError(
                 f'only {100 * report.share:.2f} % of the ViT\'s weights found, less than '
-                f'min_share={min_share:g}; missing first: {", ".join([*missing.values()][:5])}')
+                f'min_share={min_share:g}; missing: {some([*missing.values()], 5, str)}')
         if needed := [shown for name, shown in missing.items() if EVERY_TOKEN.fullmatch(name)
                       and not f'{name}.'.startswith(allowed)]:
             raise CheckpointError(
-                f'not in the file: {some(needed, 4, str)}, which every token passes and would stay '
-                'random; init_cfg.allow_missing=[...] with its name trains it from scratch')
+                f'not in the file: {some(needed, 4, str)}; every token passes it, so it must not '
+                'stay random. To train it from scratch, name it in init_cfg.allow_missing=[...]')
         if exact and (lost := [*report.missing, *report.new, *report.unused]):
             raise CheckpointError(f'does not fit the model: {some(lost, 1, str)}')
     model.load_state_dict(fitting, strict=False)
@@ -85,13 +85,13 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
 
 
 def log(report: TransferReport, model: nn.Module, path: str) -> None:
-    """Logs the report; warns of missing PE, and of norms of PE left out or untrained."""
+    """Logs the report; warns of missing PE, and of PE norms that are left out or untrained."""
     print_log(f'{type(model).__name__} from {path}: {report}', logger='current')
     for what, names in (
             ('no position embedding found for',
              [name for name in report.missing if re.search(r'pos_embed|bias_table', name)]),
-            ('norms of the position embedding start untrained, so that the model is no longer what '
-             'was pre-trained; with PVG and MPVG, init_cfg.graft=True keeps it:',
+            ('norms of the position embedding start untrained, which changes the pre-trained '
+             'function; with PVG and MPVG, init_cfg.graft=True keeps it:',
              [name for name in report.missing if PE_NORM.fullmatch(name)]),
             ('from a model with another joining; its norms of the position embedding are left out:',
              [name for name in report.unused if PE_NORM.fullmatch(name)])):
@@ -102,7 +102,7 @@ def log(report: TransferReport, model: nn.Module, path: str) -> None:
 
 @WEIGHT_INITIALIZERS.register_module()
 class BackboneWeights:
-    """A backbone's ``init_cfg``: calls `load_backbone` with these arguments."""
+    """A backbone's ``init_cfg``: calls `load_backbone` with the given arguments."""
 
     def __init__(self, checkpoint: str, **options):
         self.checkpoint, self.options = checkpoint, options
@@ -119,8 +119,8 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
 
     Raises:
         CheckpointError: for PE of unknown grid, integers in place of weights, or weights in or
-            before the model's layers that the model does not have: it would compute something
-            else without them.
+            before the layers that the model does not have: without them it would compute something
+            else.
     """
     own = model.state_dict()
     state = settle(state, own)
@@ -139,7 +139,7 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
     for name in [name for name, why in report.missing.items() if not why]:
         if name not in classifier:
             report.new[name] = report.missing.pop(name)
-    slots_used = not model.unused_slots  # others do not count
+    slots_used = not model.unused_slots  # unused slots do not count
     lacking = 0
     for name in filter(TABLE.fullmatch, own):
         slot = own[name].shape[2]
@@ -169,8 +169,8 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
 def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
     """Resamples a patch embedding of another patch size in ``state``; returns a note, or ''.
 
-    By the pseudo-inverse of the image's resize, as in FlexiViT (CVPR 2023): the embedding of a
-    resized patch stays what it was.
+    Uses the pseudo-inverse of the image's resize, as in FlexiViT (CVPR 2023), so a resized patch
+    keeps its embedding.
     """
     new, old = own.get(PATCHES), state.get(PATCHES)
     if new is None or old is None or old.ndim != 4 or new.ndim != 4 \
@@ -195,8 +195,8 @@ def check_places(model: Any, names: list[str]) -> None:
         hints = [hint for pattern, hint in PLACES.items()
                  if any(re.search(pattern, name) for name in foreign)]
         raise CheckpointError('; '.join([
-            f'it is of another architecture: {len(foreign)} of its weights have no place in '
-            f'{type(model).__name__}, which would compute something else without them: '
+            f'is of another architecture: {type(model).__name__} has no place for {len(foreign)} '
+            'of its weights and would compute something else without them: '
             f'{some(foreign, 4, str)}', *hints]))
 
 
@@ -204,8 +204,8 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None) -> tuple[Tensor, int, tuple[int, int]]:
     """Fits a table to the model's slots and grid; also returns its own slots and grid.
 
-    A token of the file without a slot in its table has no PE: the slot is zero. Slots of tokens
-    that the file does not have keep the model's initial values.
+    A token that the file has without a slot gets a slot of zeros. Slots of tokens that the file
+    does not have keep the model's initial values.
     """
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()
@@ -223,8 +223,8 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
     """The number of a table's prefix slots, and the grid of the rest.
 
-    The file's prefix tokens give the slots: one each, or none (DeiT III). The grid is
-    square, or the model's own if only that fits.
+    There is one slot per prefix token in the file, or none at all (DeiT III). The grid is square,
+    or the model's own if only that fits.
     """
     count = table.shape[1]
     if source_grid is not None:
@@ -234,7 +234,7 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                                   f'({count})')
         height, width = source_grid
         return rest, (height, width)
-    adapter = 'level_embed' in state  # which keeps the slot without the token
+    adapter = 'level_embed' in state  # it may have the slot without the token
     if adapter and count == getattr(model, name).shape[1]:
         return model.num_prefix_slots, model.grid
     for slots in [[0, 1]] if adapter else [[sum(token in state for token in TOKENS)], [0]]:

@@ -1,1 +1,1 @@
-"""The data set that the package draws (``scenes.py``), and users' own (``folders.py``)."""
+"""The built-in data set (``scenes.py``), and users' own (``folders.py``)."""

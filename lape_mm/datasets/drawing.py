@@ -1,8 +1,8 @@
 """Draws one scene: shapes and textures over a background.
 
 The caller passes the random stream. Colours and textures do not depend on the class, so only the
-outline tells what an object is. Outlines are drawn at ``SUPERSAMPLING`` times the size of the
-picture, which gives anti-aliased edges and exact visible parts.
+outline shows an object's class. Outlines are drawn at ``SUPERSAMPLING`` times the picture's size,
+which gives anti-aliased edges and exact visible parts.
 """
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ CLASSES = ('disc', 'square', 'triangle', 'star', 'ring', 'cross')
 STUFF = ('ground', 'sky')
 SUPERSAMPLING = 4
 
-# Range of the mean over the channels. A plain ViT takes many times longer to learn objects that
-# may be darker than their background.
+# Ranges of the mean over the channels. A plain ViT learns many times slower if objects may be
+# darker than their background.
 OBJECT_LIGHT, BACK_LIGHT = (155, 230), (20, 100)
 _TRIES = 25
 _SUBPIXEL_BITS = 4
@@ -51,14 +51,14 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
                objects: tuple[int, int], size_range: tuple[float, float],
                spread: tuple[float, float], turn: float, distractors: tuple[int, int],
                min_visible: float) -> Scene:
-    """Draws one scene; all arguments not listed are those of `scenes.prepare`.
+    """Draws one scene; `scenes` gives values of the arguments that are not listed.
 
     Args:
         rng: the only source of randomness.
         first_label: class of the lowest object, an index into ``CLASSES``; the others are random.
-        objects: (least, most); an object without a free place after ``_TRIES`` tries is left out,
-            except the first.
-        min_visible: share of each object that is neither covered nor outside.
+        objects: (fewest, most); an object, except the first, is left out if ``_TRIES`` tries find
+            no place for it.
+        min_visible: least share of each object that is neither covered nor outside.
     """
     height, width = image_size
     canvas, stuff, back_colors = _background(rng, image_size)
@@ -97,7 +97,7 @@ def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
     seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
     shorter = min(height, width)
     for attempt in range(_TRIES + (not areas)):
-        last_resort = attempt == _TRIES  # of a picture without an object
+        last_resort = attempt == _TRIES  # the picture has no object yet
         diameter = rng.uniform(*size_range) * shorter
         center = rng.uniform(*((0.45, 0.55) if last_resort else spread), 2) * (width, height)
         outline = _place(rng, _outline(rng, CLASSES[label]), center, diameter, turn)
@@ -137,7 +137,7 @@ def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
 
 
 def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:
-    """Outline and diameter, in pixels, of a shape of no class."""
+    """Outline and diameter, in pixels, of a shape that belongs to no class."""
     kind = rng.choice(('line', 'bar', 'blob', 'arc'))
     if kind in ('line', 'bar'):
         length = rng.uniform(0.3, 1.2) if kind == 'line' else rng.uniform(0.25, 0.5)
@@ -200,7 +200,7 @@ def _color(rng, light) -> np.ndarray:
 def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
     """Two related colours, (2, 3); the first is ``least`` away, in RGB, from all of ``avoid``.
 
-    After ``_TRIES`` tries the most distant colour is taken.
+    After ``_TRIES`` tries, the most distant colour wins.
     """
     best, best_distance = np.zeros(3), -1.0
     for _ in range(_TRIES):

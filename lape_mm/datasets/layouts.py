@@ -1,7 +1,7 @@
 """Writes scenes as COCO, ADE20K and ImageNet folders.
 
 A writer gets an empty folder and ``scenes(split)``, which yields (index, Scene). File names and ids
-depend on the index alone, so a longer data set only adds files.
+only depend on the index, so a longer data set just adds files.
 """
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ import numpy as np
 
 from .drawing import CLASSES, STUFF, SUPERSAMPLING, Scene
 
-# with gaps, as in COCO, so that an id taken for an index shows up here
+# with gaps, as in COCO, so that code which takes an id for an index fails here
 COCO_CATEGORY_IDS = (1, 2, 4, 7, 8, 13)
 COCO_CLASSES = CLASSES
 COCO_PALETTE = ((220, 20, 60), (0, 130, 255), (255, 180, 0), (0, 200, 90), (170, 60, 230),
@@ -22,7 +22,7 @@ COCO_PALETTE = ((220, 20, 60), (0, 130, 255), (255, 180, 0), (0, 200, 90), (170,
 ADE_CLASSES = CLASSES + STUFF
 ADE_PALETTE = COCO_PALETTE + ((120, 90, 60), (200, 225, 250))
 
-# ids that ImageNet does not have, so nobody mistakes these folders for a part of it
+# not ids of ImageNet, so that nobody mistakes these folders for a part of it
 IMAGENET_WNIDS = tuple(f'n9000000{number}' for number in range(1, len(CLASSES) + 1))
 IMAGENET_CLASSES = CLASSES
 

@@ -1,4 +1,4 @@
-"""numpy's old name ``np.float`` for the evaluation of lvis 0.5.3, where numpy has it no more."""
+"""Restores ``np.float``, which newer numpy lacks, for the evaluation of lvis 0.5.3."""
 import numpy as np
 
 if not hasattr(np, 'float'):

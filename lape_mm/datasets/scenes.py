@@ -1,6 +1,6 @@
 """The built-in data set: small scenes of plain shapes, drawn once into a folder.
 
-A scene shows one to four objects (``CLASSES``) that only their outlines tell apart, over a textured
+A scene shows one to four objects (``CLASSES``), which differ only in outline, over a textured
 ground and sky. A model learns the set within minutes on a CPU; a broken model does not.
 
 A config names its data in one dict, and the tools call ``prepare(**cfg.scenes)``::
@@ -29,7 +29,7 @@ import numpy as np
 from .drawing import CLASSES, Scene, draw_scene
 from .layouts import WRITERS
 
-FORMAT = 1  # raise it when the same settings would draw other files
+FORMAT = 1  # raise this when the same settings draw different files
 LAYOUTS = tuple(WRITERS)
 RECORD = 'scenes.json'
 SPLITS = ('train', 'val')
@@ -39,8 +39,8 @@ DEFAULTS: dict[str, dict] = dict(
     coco=dict(image_size=(160, 160), num_train=320, num_val=80),
     ade=dict(image_size=(160, 160), num_train=320, num_val=80),
     imagenet=dict(image_size=(64, 64), num_train=1500, num_val=300))
-# arguments of `draw_scene`. A plain ViT has to find shapes within minutes: large objects, near the
-# middle and upright; a classifier's picture shows one
+# arguments of `draw_scene`. A plain ViT must learn the shapes within minutes: objects are large,
+# central and upright; a classifier's picture shows one
 SCENES: dict[str, dict] = dict(
     coco=dict(objects=(1, 4), size_range=(.22, .6), spread=(.08, .92), turn=180.,
               distractors=(1, 4), min_visible=.5),
@@ -57,26 +57,26 @@ def prepare(layout: str, root: str | os.PathLike, *, image_size: int | Sequence[
             track: Callable[[range], Iterable[int]] = iter) -> Path:
     """Draws the data set into ``root`` unless it is there already, and logs one line.
 
-    The set is drawn into a temporary folder that is then renamed, so ``root`` is never incomplete.
-    If several processes draw at once, the first one wins and the others use its folder. Equal
-    settings give equal bytes on one machine. Picture i of a split depends neither on the counts nor
+    The set is drawn into a temporary folder, then renamed, so ``root`` is never incomplete. If
+    several processes draw at once, the first one wins and the others use its folder. Equal
+    settings give equal bytes on one machine. Picture i of a split does not depend on the counts or
     on other pictures.
 
     Args:
-        layout: 'coco', 'ade' or 'imagenet'; the others default to its entry in ``DEFAULTS``.
-        root: folder of the data set; its parents are made.
+        layout: 'coco', 'ade' or 'imagenet'; sizes and counts default to its ``DEFAULTS``.
+        root: folder of the data set; missing parents are created.
         image_size: pixels, one number or (height, width).
-        num_train, num_val: number of pictures, at least one a class.
+        num_train, num_val: number of pictures, at least one per class.
         seed: of the random stream.
         log: receives the line.
-        track: yields the numbers of a split's pictures and may show progress.
+        track: wraps the range of a split's pictures and may show progress.
 
     Returns:
         the absolute path of the folder.
 
     Raises:
-        ValueError: bad argument, or ``root`` holds scenes drawn with other settings.
-        FileExistsError: ``root`` is a file, or a folder of something else.
+        ValueError: an argument is bad, or ``root`` has scenes drawn with other settings.
+        FileExistsError: ``root`` is a file, or a folder with something else.
     """
     settings = check_settings(layout, dict(
         image_size=image_size, num_train=num_train, num_val=num_val, seed=seed))
@@ -95,18 +95,18 @@ def prepare(layout: str, root: str | os.PathLike, *, image_size: int | Sequence[
         try:
             draft.rename(folder)
         except OSError:
-            if not is_drawn(folder, settings):  # no other process has drawn it meanwhile
+            if not is_drawn(folder, settings):  # else another process has drawn it meanwhile
                 raise
     log(f'scenes: drew the {what} into {folder} in {time.perf_counter() - start:.1f} s')
     return folder
 
 
 def scene(split: str, index: int, settings: dict) -> Scene:
-    """Draws picture ``index`` of 'train' or 'val'; ``settings`` are those of `read_settings`."""
+    """Draws picture ``index`` of 'train' or 'val', with `read_settings`' settings."""
     layout = settings['layout']
     rng = np.random.default_rng([settings['seed'], LAYOUTS.index(layout), SPLITS.index(split),
                                  index])
-    # the lowest object goes through the classes in turn, so each class occurs in a small set
+    # the lowest object cycles through the classes, so each class occurs even in a small set
     return draw_scene(rng, image_size=settings['image_size'], first_label=index % len(CLASSES),
                       **SCENES[layout])
 
@@ -132,7 +132,7 @@ def read_settings(root: str | os.PathLike) -> dict:
 
 
 def is_drawn(folder: Path, settings: dict) -> bool:
-    """Whether ``folder`` is this data set (True) or free (False); raises for anything else."""
+    """True if ``folder`` is this data set, False if it is free; raises for anything else."""
     if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):
         return False
     found = read_settings(folder)
@@ -145,7 +145,7 @@ def is_drawn(folder: Path, settings: dict) -> bool:
 
 
 def check_settings(layout: str, given: dict[str, Any]) -> dict[str, Any]:
-    """All settings, checked, with lists for tuples as JSON returns them."""
+    """All settings, checked; lists replace tuples, as in JSON."""
     if layout not in LAYOUTS:
         raise ValueError(f'layout must be one of {", ".join(LAYOUTS)}, got {layout!r}')
     settings: dict[str, Any] = dict(format=FORMAT, layout=layout, **DEFAULTS[layout])
@@ -161,7 +161,7 @@ def check_settings(layout: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `prepare`, with its most used settings."""
+    """Command line of `prepare`, with its main settings."""
     parser = argparse.ArgumentParser(
         prog='python -m lape_mm.datasets.scenes', argument_default=argparse.SUPPRESS,
         description='Draw the built-in data set into a folder, once.')

@@ -79,7 +79,7 @@ def test_without_graft_the_warning_names_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('joining, words', [
-    ('lape', 'in the tokens'), ('share', 'in the tokens'),
+    ('lape', 'to the tokens'), ('share', 'to the tokens'),
     (dict(first_layer=1, norm='norm'), 'no gain')])
 def test_what_cannot_begin_as_the_file_is_refused(tmp_path, joining, words):
     model = build(DeiT, joining=joining)

@@ -48,10 +48,10 @@ def test_a_file_of_the_removed_deploy_tool(tmp_path):
     path = tmp_path / 'model.pth'
     torch.save({'state_dict': {**torch.nn.Linear(3, 2).state_dict(),
                                'backbone.folded.residual0': torch.zeros(1)}}, path)
-    with pytest.raises(RunError, match='model.pth: it is folded.* take the checkpoint that it was'):
+    with pytest.raises(RunError, match='model.pth: is folded.* use the checkpoint that it was'):
         check_fits(torch.nn.Linear(3, 2), str(path))
     for resume in (False, True):
-        with pytest.raises(CheckpointError, match='it is folded'):
+        with pytest.raises(CheckpointError, match='is folded'):
             started(torch.load(path), resume=resume)
 
 
@@ -109,7 +109,7 @@ def test_a_start_from_weights_that_match_nothing_is_refused(wrap):
     with pytest.raises(CheckpointError, match='backbone.weight') as error:
         started(wrap(backbone))
     assert 'model.backbone.init_cfg.checkpoint' in str(error.value)
-    with pytest.raises(CheckpointError, match='no weight of the model'):  # a name, another shape
+    with pytest.raises(CheckpointError, match="of the model's weights"):  # a name, another shape
         started(wrap({'backbone.weight': torch.ones(7, 3)}))
 
 
