@@ -32,6 +32,12 @@ class Refusals(TorchDispatchMode):
             dtypes = {x.dtype for x in tensors if x.is_floating_point()}
             promotes = torch.Tag.pointwise in op.tags or name in PROMOTING
             assert len(dtypes) <= 1 or promotes, f'{op}: {dtypes}'
+            if op.namespace == 'torchvision':
+                assert torch.bfloat16 not in dtypes, f'{op}: {dtypes}'
+        if name in ('nonzero', 'nms'):  # detectors branch on how many there are: say all
+            x = tensors[0]
+            shape = (x.numel(), x.dim()) if name == 'nonzero' else x.shape[:1]
+            return x.new_zeros(shape, dtype=torch.int64)
         return op(*args, **kwargs)
 
 
