@@ -182,8 +182,8 @@ def test_layer_scales_find_their_place_or_are_refused(tmp_path, names):
     plain = ViTAdapter(arch=ADAPTER, img_size=64, layer_scale=False)
     fail(plain, tmp_path / 'scaled.pth', ' 8 of its weights', names[0].format(0), 'ViTAdapter',
          'layer_scale=True')
-    fail(DeiT(arch=ARCH, img_size=64), tmp_path / 'scaled.pth', '8 of its weights have no place',
-         'in DeiT,', 'ViTAdapter has layer scales')
+    fail(DeiT(arch=ARCH, img_size=64), tmp_path / 'scaled.pth', 'DeiT has no place for 8',
+         'ViTAdapter has layer scales')
 
 
 @pytest.mark.parametrize('name', [
