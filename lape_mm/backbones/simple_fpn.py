@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lape_mm.registry import MODELS
 
+from .checks import check_count
 from .layers import to_output
 
 
@@ -35,6 +36,7 @@ class SimpleFPN(nn.Module):
 
     def __init__(self, *, in_channels: int, out_channels: int = 256, num_outs: int = 4):
         super().__init__()
+        check_count('num_outs', num_outs, 4)
         half, quarter = in_channels // 2, in_channels // 4
         scales: list[tuple[int, list[nn.Module]]] = [
             (quarter, [nn.ConvTranspose2d(in_channels, half, 2, stride=2), LayerNorm2d(half),

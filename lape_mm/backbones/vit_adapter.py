@@ -117,7 +117,7 @@ class ViTAdapter(VisionTransformer):
         self.freeze()
         self.variant, self.interaction_indexes = variant, indexes
         if not isinstance(out_indices, Sequence) or not out_indices \
-                or not set(out_indices) <= set(range(4)):
+                or any(level not in range(4) for level in out_indices):
             raise ValueError(f'out_indices={out_indices!r}: expected levels, each 0, 1, 2 or 3')
         self.out_indices = tuple(out_indices)
 

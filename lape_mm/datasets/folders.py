@@ -97,10 +97,13 @@ class Folder:
                 len(os.path.commonprefix([path, near]))
         return max(self.by_name.get(parts[-1], []), key=fit, default=None)
 
-    def open(self, path: str) -> Image.Image:
-        """An image whose pixels are not read yet."""
+    def open(self, path: str, read: bool = False) -> Image.Image:
+        """An image, and whether to read its pixels."""
         try:
-            return Image.open(self.root / path)
+            image = Image.open(self.root / path)
+            if read:
+                image.load()
+            return image
         except OSError as error:
             raise ValueError(f'{self.root / path}: cannot be read as an image; mend or delete '
                              'it') from error
@@ -269,7 +272,7 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
                      if entry['id'] or entry['id'] in used or entry['name'] not in groups}
             images = {entry['id']: Sample(
                 folder.find_image(entry['file_name'], file) or '', split_of(file),
-                size=(entry['width'], entry['height'])) for entry in content['images']}
+                size=(entry.get('width'), entry.get('height'))) for entry in content['images']}
             lacking = [entry['file_name'] for entry in content['images']
                        if not images[entry['id']].path]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -282,14 +285,17 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
             if samples.setdefault(sample.path, sample) is not sample:
                 raise ValueError(f'{where}: {sample.path} is listed twice, here or in another '
                                  'file; keep one, and put train and val into the names of files')
+            if not all(sample.size):  # Label Studio may not know it
+                sample.size = folder.size(sample.path)
         for entry in content['annotations']:
             try:
-                box = rectangle(names[entry['category_id']], *entry['bbox'])
+                left, top, width, height = entry['bbox']
+                box = rectangle(names[entry['category_id']], left, top, width, height)
                 images[entry['image_id']].objects.append(dict(
                     box, area=entry.get('area') or box['area'],
                     iscrowd=int(entry.get('iscrowd') or 0),
                     segmentation=entry.get('segmentation')))
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(
                     f'{where}: object {entry.get("id")} has category_id='
                     f'{entry.get("category_id")!r}, image_id={entry.get("image_id")!r}, bbox='
@@ -367,7 +373,7 @@ def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
                              'or delete it') from error
         names = names or isinstance(content, dict) and content.get('names')
     if isinstance(names, dict):
-        names = [names[index] for index in sorted(names)]
+        names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
     classes, samples = [*map(str, names or folder.listed()[1])], []
     if not classes:
         raise ValueError(f'{folder.root / files[0]}: class numbers without names; write '
@@ -444,7 +450,7 @@ def read_maps(folder: Folder, samples: Sequence[Sample], ignored: int | None, re
     for sample in samples[::-(-len(samples) // SAMPLED_MAPS)]:
         _, maps, _, end, name = sample.label_map
         path = f'{maps}/{name}{end}'.lstrip('/')
-        with folder.open(path) as picture:
+        with folder.open(path, read=True) as picture:
             ids = np.asarray(picture)
         if ids.ndim != 2:
             raise ValueError(f'{folder.root / path}: a colour picture, expected one channel of '

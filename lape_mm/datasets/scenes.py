@@ -155,7 +155,8 @@ def check_settings(layout: str, given: dict[str, Any]) -> dict[str, Any]:
     for name, least in dict(image_size=LEAST_SIDE, num_train=len(CLASSES), num_val=len(CLASSES),
                             seed=0).items():
         sides = settings[name] if name == 'image_size' else [settings[name]]
-        if len(sides) > 2 or not all(type(side) is int and side >= least for side in sides):
+        if len(sides) != 1 + (name == 'image_size') or not all(
+                type(side) is int and side >= least for side in sides):
             raise ValueError(f'{name} must be {least} or more, got {settings[name]!r}')
     return settings
 

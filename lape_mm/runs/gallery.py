@@ -60,13 +60,16 @@ def pictures_in(folder: str) -> dict[str, Path]:
 
 
 def input_of(name: str, inputs: Mapping[str, Path]) -> Path | None:
-    """The input of a drawn picture: the one with the longest name that is a part of the picture's.
+    """The input of a drawn picture, by its name.
 
     For ``IMAGE.jpg``, mmdet draws ``IMAGE.jpg``, mmpretrain ``IMAGE_7.png`` and mmseg
     ``test_IMAGE.jpg_7.png``.
     """
-    return max((path for path in inputs.values() if path.stem in name), default=None,
-               key=lambda path: len(path.stem))
+    stems = {path.stem: path for path in inputs.values()}
+    whole = Path(name).stem.rpartition('_')[0]
+    bare = whole.removeprefix('test_').removeprefix('val_')
+    return next((stems[one] for one in (Path(name).stem, whole, bare, Path(bare).stem)
+                 if one in stems), None)
 
 
 def row_of(name: str, pictures: Mapping[str, Path], source: Path | None) -> dict:

@@ -79,12 +79,12 @@ def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
 
 def checkpoints(work_dir: str) -> list[Path]:
     """A folder's checkpoints by name, damaged ones included."""
-    found = [path for path in sorted(Path(work_dir).glob('*.pth'))
-             if re.fullmatch(KINDS, path.name)]
     pointer = Path(work_dir, 'last_checkpoint')  # may name a file in the hook's out_dir
-    last = Path(pointer.read_text().strip() if pointer.is_file() else '')
-    return found + [last] * (
-        last.is_file() and last.resolve() not in [path.resolve() for path in found])
+    last = Path((pointer.is_file() and pointer.read_text().strip()) or pointer.with_suffix('.none'))
+    found = [path for folder in (Path(work_dir), last.parent)
+             for path in sorted(folder.glob('*.pth')) if re.fullmatch(KINDS, path.name)]
+    found += [last] * last.is_file()
+    return [*{path.resolve(): path for path in reversed(found)}.values()][::-1]
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:

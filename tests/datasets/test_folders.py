@@ -35,6 +35,21 @@ def test_a_polygon_of_yolo_is_an_outline(tmp_path):
     assert one['area'] == 240 and one['category_id'] == 1
 
 
+def test_names_of_yolo_may_begin_at_1(tmp_path):
+    yolo(tmp_path)
+    write(tmp_path / 'data.yaml', 'names: {1: ant, 2: bee}')
+    write(tmp_path / 'train/labels/0.txt', '1 0.5 0.5 0.2 0.2')
+    data = read(tmp_path, 'yolo')
+    assert data.classes == ['class_0', 'ant', 'bee']
+    assert data.train[0].objects[0]['category_id'] == 1
+
+
+def test_images_without_a_size_are_measured(tmp_path):
+    coco(tmp_path)
+    edit_json(tmp_path, lambda content: [one.update(width=None) for one in content['images']])
+    assert {sample.size for sample in read(tmp_path, 'coco').train} == {(48, 40)}
+
+
 def test_images_of_a_split_belong_to_its_file(tmp_path):
     for split in ('train', 'val'):
         coco(tmp_path, split, f'images/{split}')
@@ -86,6 +101,10 @@ def empty(root):
     root.mkdir()
 
 
+def halve(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
 FAULTS = {
     'empty folder': ('coco', empty, 'holds no image'),
     'no folder': ('coco', shutil.rmtree, 'does not exist'),
@@ -116,6 +135,8 @@ FAULTS = {
     'broken yaml': ('yolo', lambda root: write(root / 'data.yaml', 'a: ['), 'data.yaml mend'),
     'cut map': ('maps', lambda root: write(root / 'annotations/training/3.png', 'x'),
                 '3.png cannot be read mend'),
+    'half a map': ('maps', lambda root: halve(root / 'annotations/training/3.png'),
+                   '3.png cannot be read mend'),
     'no names': ('yolo', lambda root: (root / 'data.yaml').unlink(), 'labels classes.txt'),
     'unknown id': ('maps', lambda root: maps(root, (0, 1, 9)), '0.png id 9 classes.txt --ignore'),
     'two readings': ('maps', lambda root: (root / 'classes.txt').unlink(),

@@ -55,6 +55,8 @@ def test_also_from_the_folder_that_the_hook_writes_to(tmp_path):
     newest = write(tmp_path / 'out', 'epoch_10.pth', 1000, '20240101_130000')
     (tmp_path / 'last_checkpoint').write_text(newest)
     assert newest_checkpoint(str(tmp_path)) == (newest, [])
+    newest = write(tmp_path / 'out', 'interrupted.pth', 1100, '20240101_140000')
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
 
 
 def test_what_cannot_be_used_gives_way(tmp_path):

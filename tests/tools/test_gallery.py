@@ -77,7 +77,7 @@ def test_mistakes(tool, folders, capsys, argv, said):
     ('000000000002.jpg', '000000000002.jpg'), ('frog_1.png', 'frog.png'),
     ('img_1.png', 'img_1.jpg'), ('img_1_1.png', 'img_1.jpg'),
     ('test_ADE_val_00000052.jpg_52.png', 'ADE_val_00000052.jpg'),
-    ('val_a.b.jpg_3.png', 'a.b.jpg'), ('test_1.png', 'test_1.png')])
+    ('val_a.b.jpg_3.png', 'a.b.jpg'), ('test_1.png', 'test_1.png'), ('7_52.png', '7.jpg')])
 def test_the_input_of_a_picture_is_found_under_each_toolboxes_name(drawn, file):
     from lape_mm.runs.gallery import input_of
     inputs = {name: Path(name) for name in (file, 'another.jpg', '52.jpg')}

@@ -147,6 +147,8 @@ def trying(report: Report, where: str, node: Mapping, build: Callable):
 def explain(report: Report, where: str, node: Mapping, error: Exception) -> None:
     """Reports which part of ``node`` could not be built, why, and what is allowed."""
     text, scope = str(error.args[0]).strip() if error.args else '', report.scope
+    if 'process group' in text and report.cfg.get('launcher', 'none') != 'none':
+        return  # there will be one
     path, part = culprit(dict(walk({where: node})), error, where)
     kinds = (registry.MODELS, registry.TASK_UTILS, registry.TRANSFORMS,
              registry.OPTIM_WRAPPER_CONSTRUCTORS)

@@ -134,7 +134,8 @@ def check_source(report: Report, source: Source) -> list[str] | None:
         return None
     try:
         if family and 'download' in accepted(source.cls).parameters:  # CIFAR fetches its files
-            check_heads(report, source, len(source.classes() or ()))
+            if names := source.classes():
+                check_heads(report, source, len(names))
         elif paths_exist(report, source):
             if 'CocoDataset' in family and 'CocoPanopticDataset' not in family:
                 return check_coco(report, source)
@@ -175,7 +176,9 @@ def read_coco(path: str) -> dict[str, list[dict]] | None:
         found = {listed: list(content.get(listed) or []) for listed in NEEDED}
         for listed, keys in NEEDED.items():
             for key in keys:
-                if wrong := [entry for entry in found[listed] if key not in entry]:
+                # LVIS has addresses of its images in place of names
+                if wrong := [entry for entry in found[listed] if key not in entry
+                             and not (key == 'file_name' and 'coco_url' in entry)]:
                     raise ValueError(f'{len(wrong)} of {len(found[listed])} entries of {listed} '
                                      f'lack {key}; the first is {wrong[0]!r:.200}')
         if not found['categories']:
@@ -204,7 +207,7 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
         return None
     images, objects = content['images'], content['annotations']
     folder = source.folders.get('img', source.root)
-    if images and not os.path.isfile(os.path.join(folder, images[0]['file_name'])):
+    if images and not os.path.exists(os.path.join(folder, images[0].get('file_name', ''))):
         report.add(source.where, f'{path} lists {images[0]["file_name"]}, which is not in {folder}',
                    report.path_remedy(folder, 'data_prefix.img'))
     # image_info_test-dev2017.json has no objects: COCO's server evaluates its results
@@ -221,6 +224,16 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     if left := [kind for entry in objects if (kind := kinds[entry['category_id']]) not in names]:
         report.warn(source.where, f'{len(left)} of {len(objects)} objects are left out, because '
                     f'the config does not name their classes: {some(sorted(set(left)))}')
+    if not source.cfg.get('test_mode'):
+        filters = source.cfg.get('filter_cfg') or {}
+        least, seen = filters.get('min_size', 0), {
+            entry['image_id'] for entry in objects if kinds[entry['category_id']] in names}
+        bare = sum(image['id'] not in seen for image in images) * bool(
+            filters.get('filter_empty_gt'))
+        small = sum(min(image['width'], image['height']) < least for image in images)
+        if bare or small:
+            report.warn(source.where, f'of {len(images)} images, {bare} without objects and '
+                        f'{small} below {least} pixels are left out (filter_cfg)')
     if used != names:
         report.add(source.where, f'{path} lists its categories in another order than the config\'s '
                    "classes. mmdet numbers classes in the file's order, so names would be mixed up",

@@ -84,10 +84,13 @@ def check_data(report: Report, mode: str) -> None:
                            f'({differ}), so equal labels would mean different classes',
                            'list the same classes in the same order in all files')
             expected = expected or names
+        # check_source reports a missing root
+        roots = tuple(os.path.join(source.root, '') for source in sources(report.cfg, part)
+                      if source.root and not os.path.isdir(source.root))
         for where, node in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
             path = str(node.get('ann_file') or '')
-            # check_source reports a missing folder
-            if path and os.path.isdir(os.path.dirname(path) or '.') and not os.path.isfile(path):
+            if path and '://' not in path and not os.path.isfile(path) \
+                    and not path.startswith(roots):
                 report.add(where, f'annotation file {path} does not exist',
                            report.path_remedy(path, 'ann_file'))
 

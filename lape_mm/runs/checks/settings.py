@@ -114,7 +114,8 @@ def places(cfg: Mapping) -> Iterator[Place]:
     constructor = (cfg.get('optim_wrapper') or {}).get('constructor', MULTIPLIERS[0])
     for where, node in entries({key: cfg[key] for key in cfg if key != 'model'}):
         for place in PLACES:
-            if node is None or isinstance(node, list) or not re.fullmatch(place.where, where):
+            if node is None or isinstance(node, (list, tuple)) \
+                    or not re.fullmatch(place.where, where):
                 continue
             if where.startswith('optim_wrapper.paramwise_cfg') \
                     and str(constructor).split('.')[-1] not in MULTIPLIERS:

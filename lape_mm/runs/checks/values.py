@@ -41,7 +41,8 @@ def check_values(report: Report, mode: str) -> None:
                 report.add(key, f'is missing: {others} need it')
     for key, least in WHOLE.items():
         value = lookup(cfg, key)
-        if value is not None and not (isinstance(value, int) and value >= least):
+        if value is not None and not (
+                isinstance(value, (int, float)) and value >= least and value % 1 == 0):
             where, _, name = key.rpartition('.')
             report.add(where, f'{name}={value!r}: expected a whole number from {least}')
     check_normalisation(report)
@@ -67,13 +68,15 @@ def check_metrics(report: Report) -> None:
     """Reports bad metric settings that mmengine would read only after the first validation."""
     classes: Any = lookup(report.cfg, 'model.head.num_classes')
     for place in places(report.cfg):
-        if place.build is not registry.METRICS:
+        if place.build is not registry.METRICS or not isinstance(place.node, Mapping):
             continue
         for name in np.atleast_1d(place.node.get('iou_metrics', [])):
             if name not in IOU_METRICS:
                 report.add(place.where, f'iou_metrics: there is no {str(name)!r}, expected some of '
                            f'{", ".join(IOU_METRICS)}')
         topk = place.node.get('topk', 1)
-        if isinstance(classes, int) and np.max(topk) > classes:
+        ranks = np.atleast_1d(topk).tolist() if isinstance(classes, int) else []
+        if str(place.node.get('type')).endswith('Accuracy') and not all(
+                isinstance(rank, int) and rank <= classes for rank in ranks):
             report.add(place.where, f'topk={short(topk)}: expected whole numbers of 1 to '
                        f'model.head.num_classes={classes}')

@@ -125,6 +125,9 @@ class SafeCheckpointHook(CheckpointHook):
     def _interrupt(self, runner, done: int) -> None:
         runner.save_checkpoint(self.out_dir, INTERRUPTED, by_epoch=False,
                                meta=dict(epoch=runner.epoch, iter=done))
+        if self.out_dir != runner.work_dir and is_main_process():  # for --resume
+            Path(runner.work_dir, 'last_checkpoint').write_text(
+                os.path.join(self.out_dir, INTERRUPTED))
         barrier()  # the launcher sends SIGTERM to the others as soon as one process ends
         self._restore_handlers()
         raise RunError(f'{signal.Signals(self.signal).name} after iteration {done}: '

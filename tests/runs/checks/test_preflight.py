@@ -184,6 +184,17 @@ class TestDetection:
         assert report.found == {} and report.warnings[0] == (
             "train_dataloader.dataset: 1 of 1 objects are left out, because the config does not "
             "name their classes: 'cat'")
+        report = Report(detection(coco))
+        report.cfg.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True, min_size=32)
+        check_data(report, 'train')
+        assert report.warnings == ['train_dataloader.dataset: of 1 images, 0 without objects and '
+                                   '1 below 32 pixels are left out (filter_cfg)']
+
+    def test_an_evaluator_that_points_elsewhere(self, coco):
+        cfg = detection(coco)
+        cfg.val_evaluator.ann_file = 'data/none/annotations/instances_val2017.json'
+        line, = problems(cfg)
+        assert line.startswith('val_evaluator: annotation file data/none/')
 
     @pytest.mark.parametrize('changes, said', [
         (dict(images=[dict(id=1, file_name='1.jpg', height=8)]),
