@@ -20,11 +20,9 @@ COCO_PALETTE = ((220, 20, 60), (0, 130, 255), (255, 180, 0), (0, 200, 90), (170,
 
 # label 0 is unlabelled, label k is ADE_CLASSES[k - 1] (reduce_zero_label=True)
 ADE_CLASSES = CLASSES + STUFF
-ADE_PALETTE = COCO_PALETTE + ((120, 90, 60), (200, 225, 250))
 
 # not ids of ImageNet, so that nobody mistakes these folders for a part of it
 IMAGENET_WNIDS = tuple(f'n9000000{number}' for number in range(1, len(CLASSES) + 1))
-IMAGENET_CLASSES = CLASSES
 
 Scenes = Callable[[str], Iterator[tuple[int, Scene]]]
 _JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95)

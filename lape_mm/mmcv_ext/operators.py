@@ -360,6 +360,7 @@ def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, g
     fill_gradients((grad_input,), torch.ones_like(input),
                    lambda logits: focal_loss(logits, target, weight, gamma, alpha).to(input.dtype),
                    (input,))
+    grad_input[grad_input.isnan()] = 0  # gamma below 1: infinity times 0 where p is 1
 
 
 def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float) -> Tensor:
@@ -382,6 +383,7 @@ def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor,
     logits = logarithm(softmax)
     fill_gradients((grad_input,), torch.ones_like(logits[:, 0]), lambda logits: softmax_focal_loss(
         logits, target, weight, gamma, alpha), (logits,))
+    grad_input[grad_input.isnan()] = 0  # as above
 
 
 def logarithm(softmax: Tensor) -> Tensor:

@@ -39,6 +39,13 @@ def check_values(report: Report, mode: str) -> None:
             if key not in given:
                 others = ' and '.join(other for other in keys if other != key)
                 report.add(key, f'is missing: {others} need it')
+        loader: Any = cfg.get(keys[0])
+        for key in ('dataset', 'sampler') if isinstance(loader, Mapping) else ():
+            if not loader.get(key):
+                report.add(keys[0], f'needs {key!r}')
+    wrapper: Any = cfg.get('optim_wrapper')
+    if isinstance(wrapper, Mapping) and not {'optimizer', 'constructor'} & set(wrapper):
+        report.add('optim_wrapper', "needs 'optimizer'")
     for key, least in WHOLE.items():
         value = lookup(cfg, key)
         if value is not None and not (
