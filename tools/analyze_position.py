@@ -14,17 +14,17 @@ from lape_mm.runs.errors import exit_status
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of the model, or of its backbone alone')
+    parser.add_argument('checkpoint', help='checkpoint of the model, or of only its backbone')
     parser.add_argument('--images', required=True, metavar='FOLDER', help='images to run it on')
-    parser.add_argument('--out', required=True, metavar='FOLDER', help='report.html, summary.json, '
-                        'and figures and arrays beside them')
+    parser.add_argument('--out', required=True, metavar='FOLDER', help='folder for report.html, '
+                        'summary.json, figures and arrays')
     parser.add_argument('--compare', nargs='+', metavar='JOINING=CHECKPOINT',
-                        help='further models, side by side: another joining of the config, or '
+                        help='models to show beside it: the config with another joining, or '
                         'CONFIG.py=CHECKPOINT')
     parser.add_argument('--num-images', type=arguments.above_zero(int), default=16,
-                        help='at most (default: 16)')
+                        help='use at most this many images (default: 16)')
     arguments.add_size(parser, 'that images are resized to (default: the size that the position '
-                       'embedding is made for)')
+                       'embedding was made for)')
     arguments.add_model(parser)
     arguments.add_trust(parser)
     return parser.parse_args(argv)

@@ -15,10 +15,10 @@ from lape_mm.runs.errors import RunError, exit_status
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('source', metavar='IN', help='checkpoint of any layout known here, '
-                        '.safetensors included')
-    parser.add_argument('out', metavar='OUT', help='file to write; .safetensors by its name')
-    parser.add_argument('--to', required=True, metavar='NAMES', help='whose names to use: lape_mm, '
+    parser.add_argument('source', metavar='IN', help='checkpoint of any known layout, '
+                        '.pth or .safetensors')
+    parser.add_argument('out', metavar='OUT', help='file to write, .pth or .safetensors')
+    parser.add_argument('--to', required=True, metavar='NAMES', help='names to use: lape_mm, '
                         'timm, deit, lape, mmpretrain or vit_adapter')
     parser.add_argument('--force', action='store_true', help='overwrite OUT')
     arguments.add_trust(parser)

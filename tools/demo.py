@@ -16,10 +16,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('model', nargs='+',
                         help='MODEL.onnx ..., or CONFIG CHECKPOINT ...; several are shown side by '
                         'side')
-    parser.add_argument('--images', metavar='FOLDER', help='examples to click on')
-    parser.add_argument('--port', type=int, help='of the page (default: the first free from 7860)')
+    parser.add_argument('--images', metavar='FOLDER', help='example images to choose from')
+    parser.add_argument('--port', type=int, help='port of the page (default: first free from 7860)')
     parser.add_argument('--share', action='store_true',
-                        help="open it to others through Gradio's servers")
+                        help="make the page public through Gradio's servers")
     arguments.add_demo(parser)
     return parser.parse_args(argv)
 

@@ -17,10 +17,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('out', metavar='OUT.onnx', help='file to write')
     arguments.add_size(parser, "of the file's input (default: that of the config's test pipeline)")
     parser.add_argument('--images', metavar='FOLDER',
-                        help='images for the comparison and for the calibration of --int8 static '
-                        '(default: those that the config tests on)')
+                        help='images for the comparison, and to calibrate --int8 static '
+                        "(default: the config's test images)")
     parser.add_argument('--int8', choices=['dynamic', 'static'], help='quantise the file: '
-                        'linear layers, or also convolutions with ranges of 64 images')
+                        'linear layers, or also convolutions, calibrated on 64 images')
     arguments.add_model(parser)
     arguments.add_trust(parser)
     return parser.parse_args(argv)

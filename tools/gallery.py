@@ -14,11 +14,11 @@ from lape_mm.runs.errors import exit_status
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('folders', nargs='+', metavar='LABEL=FOLDER',
-                        help='what tools/test.py --show-dir has written; of two, the difference '
-                        'is shown as well')
-    parser.add_argument('--images', metavar='FOLDER', help='the inputs, shown beside them')
+                        help='folders that tools/test.py --show-dir wrote; for two, their '
+                        'difference is shown too')
+    parser.add_argument('--images', metavar='FOLDER', help='show the input images too')
     parser.add_argument('--out', required=True, metavar='PAGE.html', help='file to write')
-    parser.add_argument('--most', type=int, default=24, help='pictures at most (default: 24)')
+    parser.add_argument('--most', type=int, default=24, help='show at most so many (default: 24)')
     return parser.parse_args(argv)
 
 

@@ -27,7 +27,7 @@ def show(cells) -> None:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--json', action='store_true', help='for machines')
+    parser.add_argument('--json', action='store_true', help='print JSON')
     return parser.parse_args(argv)
 
 

@@ -17,7 +17,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--inputs', nargs='+', required=True, metavar='PATH',
                         help='images, videos, or folders of them')
     parser.add_argument('--out', default='predictions', metavar='FOLDER',
-                        help='of the results (default: predictions)')
+                        help='folder of the results (default: predictions)')
     arguments.add_demo(parser)
     return parser.parse_args(argv)
 

@@ -11,9 +11,9 @@ from lape_mm.runs.errors import exit_status
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('folders', nargs='+', help='work folders, folders of such, or records')
-    parser.add_argument('--metric', help='default: the first that was measured')
-    parser.add_argument('--baseline', metavar='LABEL', help='also the differences to this row, '
+    parser.add_argument('folders', nargs='+', help='work folders, their parents, or record files')
+    parser.add_argument('--metric', help='metric to show (default: the first measured)')
+    parser.add_argument('--baseline', metavar='LABEL', help='also show differences to this row, '
                         'paired by seed')
     return parser.parse_args(argv)
 

@@ -14,11 +14,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions there')
+    parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions to this file')
     parser.add_argument('--show-dir', metavar='FOLDER',
-                        help='draw predictions and ground truth there')
-    parser.add_argument('--tta', action='store_true', help='average the predictions for flipped '
-                        'images, in segmentation of several scales')
+                        help='draw predictions and ground truth into this folder')
+    parser.add_argument('--tta', action='store_true', help='average the predictions over flips '
+                        'and, in detection and segmentation, scales')
     arguments.add_common(parser)
     return parser.parse_args(argv)
 

@@ -15,24 +15,23 @@ from lape_mm.runs.errors import exit_status
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Train a model')
     parser.add_argument('config', help='config file, or mask_rcnn, upernet, segmenter or deit, '
-                        'also with _small or _base')
+                        'optionally with _small or _base')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-                        help='go on from a checkpoint; without a value from the one that '
-                        'was written last into the work folder, if there is one')
+                        help='continue from a checkpoint; without a value, from the latest '
+                        'one in the work folder, if there is one')
     parser.add_argument('--amp', choices=['fp16', 'bf16'], help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true',
-                        help='scale the learning rate to the total batch size: images a process x '
-                        'processes x optim_wrapper.accumulative_counts')
+                        help='scale the learning rate to the total batch size: images per process '
+                        'x processes x optim_wrapper.accumulative_counts')
     parser.add_argument('--strict-data', action='store_true',
-                        help='end the run at the first sample that cannot be used, instead of '
-                        'leaving it out')
+                        help='stop at the first bad sample instead of skipping it')
     arguments.add_data(parser)
     parser.add_argument('--ema', action='store_true', help='validate and test with an exponential '
                         'moving average of the weights')
     parser.add_argument('--act-checkpoint', action='store_true', help='gradient checkpointing: '
-                        'less memory, more time')
-    parser.add_argument('--write', metavar='FILE.py', help="write the config with all options into "
-                        "one file, which OpenMMLab's own tools take too, and end")
+                        'saves memory, costs time')
+    parser.add_argument('--write', metavar='FILE.py', help="only write the config with all options "
+                        "into one file, which OpenMMLab's own tools can read too")
     arguments.add_common(parser)
     return parser.parse_args(argv)
 

@@ -1,13 +1,13 @@
-"""Reads a folder of somebody's own data, and recognises its layout.
+"""Reads a folder of the user's own data, and recognises its layout.
 
     COCO            *.json with images, annotations and categories         for mmdet
-    PASCAL VOC      *.xml of <annotation>, one an image                    for mmdet
+    PASCAL VOC      *.xml of <annotation>, one per image                   for mmdet
     YOLO            *.txt of rows 'class x y w h' or 'class x1 y1 x2 ..'   for mmdet
     label maps      images/.. and annotations/.. with the same names       for mmseg
     class folders   CLASS/*.jpg, or train/CLASS/*.jpg                      for mmpretrain
 
-Exports of Label Studio, CVAT and Roboflow are COCO files whose images lie elsewhere: an image is
-found by the end of its path. Every error is a ValueError of one line: the file, and what to do.
+Exports of Label Studio, CVAT and Roboflow are COCO files with other image paths: an image is
+found by the end of its path. Every error is a one-line ValueError: the file, and what to do.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPLIT = re.compile(r'(train|val|test)(?:ing|id|idation)?(?:20\d\d)?')
 IMAGE_DIRS = ('images', 'image', 'imgs', 'img', 'img_dir', 'jpegimages', 'leftimg8bit')
 MAP_DIRS = ('annotations', 'masks', 'mask', 'labels', 'ann_dir', 'segmentationclass', 'gt')
 CLASSES = ('classes.txt', 'obj.names', '_classes.csv')  # Roboflow's has ids
-HELD_OUT = 5  # one image in so many is validated on where the folder has no validation set
+HELD_OUT = 5  # without a validation set, one image in so many becomes one
 SAMPLED_MAPS = 1000
 TASKS = {'mmdet': ('COCO', 'PASCAL VOC', 'YOLO'), 'mmseg': ('label maps',),
          'mmpretrain': ('class folders',)}
@@ -44,29 +44,29 @@ TASKS = {'mmdet': ('COCO', 'PASCAL VOC', 'YOLO'), 'mmseg': ('label maps',),
 class Sample:
     """An image with its annotation."""
 
-    path: str  # below the folder, with slashes
+    path: str  # relative to the folder, with slashes
     split: str | None  # train, val or test
     label: int = -1  # in class folders
     label_map: tuple[str, ...] = ()  # folders of images and of maps, suffixes of both, name
-    size: tuple[int, int] = (0, 0)  # width and height in pixels, where there are boxes
+    size: tuple[int, int] = (0, 0)  # width and height in pixels; only set with boxes
     objects: list[dict] = field(default_factory=list)  # COCO annotations; category_id is a label
 
 
 @dataclass
 class Data:
-    """What a folder holds; a label is an index of ``classes``."""
+    """A folder's data; a label is an index of ``classes``."""
 
     root: Path
     layout: str  # one of TASKS
     classes: list[str]
     train: list[Sample]
     val: list[Sample]
-    notes: list[str]  # what was found and left out, one line each
+    notes: list[str]  # what was found or left out, one line each
     reduce_zero_label: bool = False  # 0 in a label map is unlabelled, and k + 1 is class k
 
 
 class Folder:
-    """The files of a folder, without hidden ones; paths are below it, sorted, with slashes."""
+    """The visible files of a folder, sorted; paths are relative to it, with slashes."""
 
     def __init__(self, root: str | os.PathLike):
         self.root = Path(root).expanduser().resolve()
@@ -109,12 +109,12 @@ class Folder:
                              'it') from error
 
     def size(self, path: str) -> tuple[int, int]:
-        """Width and height of an image in pixels, turned as EXIF says."""
+        """Width and height of an image in pixels, after EXIF rotation."""
         with self.open(path) as image:
             return image.size[::-1] if image.getexif().get(0x0112, 1) >= 5 else image.size
 
     def listed(self) -> tuple[str, list[str], int | None]:
-        """The file that lists classes, '' if none does; their names; the first of their ids."""
+        """The file that lists classes ('' for none), their names, and their first id."""
         path = next((path for name in CLASSES for path in self.files
                      if Path(path).name == name), '')
         lines = (self.root / path).read_text('utf-8', 'replace').splitlines() if path else []
@@ -129,8 +129,8 @@ class Folder:
             if first > 1 or ids != [*range(first, first + len(ids))]:
                 names = []
         if path and len({*names}) < max(1, len(names)):
-            raise ValueError(f'{self.root / path}: expected a class a line, none twice; ids '
-                             'before them start at 0 or 1 and have no gaps')
+            raise ValueError(f'{self.root / path}: expected one class per line, none twice; '
+                             'ids before them start at 0 or 1 and have no gaps')
         return path, names, first
 
     def voc_splits(self, task: str) -> dict[str, str]:
@@ -141,7 +141,7 @@ class Folder:
 
 
 def split_of(path: str) -> str | None:
-    """The split that the innermost folder, or a word in a json file's name, says."""
+    """The split named by the innermost folder, or by a word in a json file's name."""
     *folders, name = path.lower().split('/')
     words = re.split(r'[^a-z0-9]+', name) if name.endswith('.json') else []
     return next((found[1] for word in [*words, *folders[::-1]]
@@ -154,12 +154,12 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
 
     Args:
         root: the folder.
-        toolbox: says which layouts will do.
-        ignore_index: the id in label maps that is no class; 0 then is one.
-        reduce_zero_label: 0 in label maps is unlabelled, and classes begin at 1.
+        toolbox: determines which layouts are accepted.
+        ignore_index: the id to ignore in label maps; 0 is then a class.
+        reduce_zero_label: 0 in label maps is unlabelled, and classes start at 1.
 
     Raises:
-        ValueError: the folder is empty, has no layout or several, or a file of it is wrong.
+        ValueError: the folder is empty, has no known layout or several, or has a bad file.
     """
     folder = Folder(root)
     found = {layout: files for layout, (find, _) in LAYOUTS.items() if (files := find(folder))}
@@ -169,7 +169,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
     if not layouts:
         jsons = '' if found else ''.join(f'; {path} is no COCO file' for path in
                                          folder.having('.json')[:1])
-        raise ValueError(f'{root}: holds {" and ".join(found) or "no layout that we know"}{jsons}; '
+        raise ValueError(f'{root}: holds {" and ".join(found) or "no known layout"}{jsons}; '
                          f'this config needs {" or ".join(TASKS[toolbox])}, see '
                          'docs/your_own_data.md')
     if len(layouts) > 1:
@@ -185,7 +185,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
     for part in (data.train, data.val):
         if not any(sample.objects for sample in part):
             raise ValueError(f'{root}: {part[0].path} and the {len(part) - 1} others of its split '
-                             'have no object; annotate some')
+                             'have no objects; annotate some')
     used = {one['category_id'] for sample in data.train for one in sample.objects}
     if idle := [name for index, name in enumerate(data.classes) if index not in used]:
         data.notes.append(f'without an object in the training images: {some(idle)}')
@@ -194,7 +194,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
 
 def number_objects(folder: Folder, classes: list[str], samples: list[Sample]) \
         -> tuple[list[str], list[Sample]]:
-    """Turns the objects' class names into labels; classes.txt may choose and order the classes."""
+    """Turns the objects' class names into labels; classes.txt may select and order the classes."""
     path, kept, _ = folder.listed()
     kept = kept or classes
     if unknown := [name for name in kept if name not in classes]:
@@ -210,7 +210,7 @@ def number_objects(folder: Folder, classes: list[str], samples: list[Sample]) \
 
 def assemble(folder: Folder, layout: str, classes: list[str], samples: Sequence[Sample],
              reduce: bool = False) -> Data:
-    """Finds or splits off the validation set."""
+    """Splits the samples into training and validation set."""
     parts: dict[str | None, list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: sample.path):
         parts[sample.split].append(sample)
@@ -231,7 +231,7 @@ def assemble(folder: Folder, layout: str, classes: list[str], samples: Sequence[
 
 
 def hold_out(folder: Folder, samples: Sequence[Sample]) -> set[str]:
-    """Paths of a share of each class, by hashes: more images later do not move these."""
+    """Picks a share of each class by hashes of the paths, so that later images do not change it."""
     groups: dict[int, dict[int, str]] = defaultdict(dict)  # label -> hash -> path
     for sample in samples:
         number = int(hashlib.sha256(sample.path.encode()).hexdigest()[:12], 16)
@@ -247,7 +247,7 @@ def hold_out(folder: Folder, samples: Sequence[Sample]) -> set[str]:
 
 
 def find_coco(folder: Folder) -> list[str]:
-    """COCO files: those called instances_*, where there are some."""
+    """COCO files; only those called instances_*, if there are any."""
     keys = (b'"images"', b'"annotations"', b'"categories"')
     found = [path for path in folder.having('.json')
              if all(key in (folder.root / path).read_bytes() for key in keys)]
@@ -258,7 +258,7 @@ def find_coco(folder: Folder) -> list[str]:
 
 
 def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
-    """Classes and samples of COCO files; an image belongs to the split that its file names."""
+    """Classes and samples of COCO files; a file's name gives the split of its images."""
     classes: dict[str, None] = {}
     samples: dict[str, Sample] = {}
     for file in sorted(files, key=lambda file: split_of(file) not in (None, 'train')):
@@ -276,7 +276,7 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
             lacking = [entry['file_name'] for entry in content['images']
                        if not images[entry['id']].path]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f'{where}: is no whole COCO file ({type(error).__name__}: {error}); '
+            raise ValueError(f'{where}: not a whole COCO file ({type(error).__name__}: {error}); '
                              'export it again') from error
         if lacking:
             raise ValueError(f'{where}: {some(lacking, 1)} of {len(images)} images are not in '
@@ -284,7 +284,7 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
         for sample in images.values():
             if samples.setdefault(sample.path, sample) is not sample:
                 raise ValueError(f'{where}: {sample.path} is listed twice, here or in another '
-                                 'file; keep one, and put train and val into the names of files')
+                                 'file; keep one, and name files after their split, train or val')
             if not all(sample.size):  # Label Studio may not know it
                 sample.size = folder.size(sample.path)
         for entry in content['annotations']:
@@ -307,13 +307,13 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
 
 def rectangle(name: str, left: float, top: float, width: float, height: float,
               ignored: bool = False) -> dict:
-    """A COCO annotation of a box in pixels; its category_id is still the class's name."""
+    """A COCO annotation of a box in pixels, with the class's name for its category_id."""
     return dict(category_id=name, bbox=[left, top, width, height], area=width * height,
                 iscrowd=int(ignored), segmentation=None)
 
 
 def find_voc(folder: Folder) -> list[str]:
-    """PASCAL VOC's files."""
+    """Annotation files of PASCAL VOC."""
     return [path for path in folder.having('.xml')
             if b'<annotation' in (folder.root / path).read_bytes()[:300]]
 
@@ -332,7 +332,7 @@ def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Samp
                 float(node.findtext(f'bndbox/{side}')) for side in (
                     'xmin', 'ymin', 'xmax', 'ymax')]) for node in tree.iter('object')]
         except (ElementTree.ParseError, TypeError, ValueError) as error:
-            raise ValueError(f'{where}: is no annotation of PASCAL VOC ({error}); export it '
+            raise ValueError(f'{where}: not a PASCAL VOC annotation ({error}); export it '
                              'again') from error
         names = stem + Path(called).suffix, called, stem
         image = next(filter(None, (folder.find_image(name, file) for name in names)), None)
@@ -341,7 +341,7 @@ def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Samp
         sample = Sample(image, lists.get(stem) or split_of(image), size=folder.size(image))
         for name, ignored, (left, top, right, bottom) in boxes:
             if not (left < right <= sample.size[0] + 1 and top < bottom <= sample.size[1] + 1):
-                raise ValueError(f'{where}: a box of {name} is empty or not in the image of '
+                raise ValueError(f'{where}: a box of {name} is empty or outside the image of '
                                  f'{sample.size} pixels; mend or delete it')
             sample.objects.append(rectangle(name, left, top, right - left, bottom - top, ignored))
         samples.append(sample)
@@ -349,27 +349,27 @@ def read_voc(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Samp
 
 
 def yolo_label(folder: Folder, image: str) -> str:
-    """labels/train/a.txt of images/train/a.jpg, or a.txt beside it; '' if there is none."""
+    """labels/train/a.txt for images/train/a.jpg, or a.txt beside it; '' if neither exists."""
     beside = f'{os.path.splitext(image)[0]}.txt'
     other = re.sub(r'(^|.*/)images/', r'\1labels/', beside)
     return next((path for path in (other, beside) if (folder.root / path).is_file()), '')
 
 
 def find_yolo(folder: Folder) -> list[str]:
-    """Files of YOLO's rows."""
+    """Label files of YOLO."""
     return [label for image in folder.images if (label := yolo_label(folder, image))] \
         if folder.having('.txt') else []
 
 
 def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
-    """Classes and samples; an image without a file has no objects."""
-    import yaml  # type: ignore[import-untyped]  # timm needs it, too
+    """Classes and samples; an image without a label file has no objects."""
+    import yaml  # type: ignore[import-untyped]  # timm requires it too
     names: Any = None
     for path in folder.having('.yaml', '.yml'):
         try:
             content = yaml.safe_load((folder.root / path).read_text('utf-8', 'replace'))
         except yaml.YAMLError as error:
-            raise ValueError(f'{folder.root / path}: is no YAML file ({first_line(error)}); mend '
+            raise ValueError(f'{folder.root / path}: not a YAML file ({first_line(error)}); mend '
                              'or delete it') from error
         names = names or isinstance(content, dict) and content.get('names')
     if isinstance(names, dict):
@@ -377,7 +377,7 @@ def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
     classes, samples = [*map(str, names or folder.listed()[1])], []
     if not classes:
         raise ValueError(f'{folder.root / files[0]}: class numbers without names; write '
-                         f'{folder.root}/classes.txt, one name a line')
+                         f'{folder.root}/classes.txt, one name per line')
     for path in folder.images:
         sample = Sample(path, split_of(path), size=folder.size(path))
         samples.append(sample)
@@ -392,7 +392,7 @@ def read_yolo(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
 
 
 def yolo_object(row: Sequence[str], classes: Sequence[str], size: tuple[int, int]) -> dict:
-    """A row as a COCO annotation."""
+    """Converts a row to a COCO annotation."""
     try:
         label, *values = map(float, row)
     except ValueError as error:
@@ -436,7 +436,7 @@ def find_maps(folder: Folder) -> list[Sample]:
 
 
 def read_maps(folder: Folder, samples: Sequence[Sample], ignored: int | None, reduce: bool) -> Data:
-    """Reads the ids of a sample of the label maps, and decides which are classes."""
+    """Reads the ids in a sample of the label maps, and decides which are classes."""
     if lists := folder.voc_splits('Segmentation'):
         samples = [replace(sample, split=lists[stem]) for sample in samples
                    if (stem := Path(sample.path).stem) in lists]
@@ -484,20 +484,20 @@ def class_ids(folder: Folder, first: dict[int, str], ignored: int | None, reduce
                 f'to {(count or top + 1) - 1} are classes (--ignore-index 255)')
     names = names or [f'class_{index}' for index in range(reduce, top + 1)]
     if beyond := [value for value in ids if value >= len(names) + reduce]:
-        raise ValueError(f'{first[beyond[0]]}: holds id {beyond[0]}, but {source} names the ids '
+        raise ValueError(f'{first[beyond[0]]}: has id {beyond[0]}, but {source} names ids '
                          f'{int(reduce)} to {len(names) + reduce - 1}; add its name, or pass '
                          f'--ignore-index {beyond[0]} if it is no class')
     return names, reduce
 
 
 def class_of(path: str) -> str:
-    """The class that an image's path names: its first folder below that of a split."""
+    """The class of an image: the first folder of its path, or the next after a split."""
     *folders, _ = path.split('/')
     return next(iter(folders[bool(folders and split_of(f'{folders[0]}/')):]), '')
 
 
 def read_classes(folder: Folder) -> Data:
-    """Reads class folders, sorted by name or as classes.txt lists them."""
+    """Reads class folders, in the order of classes.txt, else by name."""
     source, classes, _ = folder.listed()
     classes = classes or sorted({class_of(f'{path}/') for path in folder.folders} - {''})
     samples = [Sample(path, split_of(path.split('/')[0] + '/'), classes.index(class_of(path)))
@@ -518,10 +518,10 @@ LAYOUTS: dict[str, tuple[Any, Any]] = {
 
 
 def write_index(data: Data, folder: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """Writes what the toolboxes' data sets read: COCO files of boxes, or lists of names.
+    """Writes the files that the toolboxes' data sets read: COCO files, or lists of names.
 
     Returns:
-        split -> (path, what `Sample.label_map` starts with), an entry for each such start.
+        split -> (path, folders and suffixes of `Sample.label_map`), one entry per such combination.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[tuple[str, tuple[str, ...]]]] = dict(train=[], val=[])
@@ -534,7 +534,7 @@ def write_index(data: Data, folder: Path) -> dict[str, list[tuple[str, tuple[str
                     f'{one.label_map[-1]}\n' if place else f'{one.path} {one.label}\n'
                     for one in samples if one.label_map[:-1] == place)
             path = f'{folder.resolve()}/{split}{number or ""}{end}'
-            part = Path(f'{path}.{os.getpid()}')  # all processes of a run write it
+            part = Path(f'{path}.{os.getpid()}')  # every process of a run writes it
             part.write_text(text, 'utf-8')
             part.replace(path)
             written[split].append((path, place))
@@ -542,7 +542,7 @@ def write_index(data: Data, folder: Path) -> dict[str, list[tuple[str, tuple[str
 
 
 def coco_content(data: Data, samples: Sequence[Sample]) -> dict:
-    """COCO's lists; category k + 1 is class k."""
+    """The content of a COCO file; category k + 1 is class k."""
     objects = [(number, {key: value for key, value in one.items() if value is not None})
                for number, sample in enumerate(samples, 1) for one in sample.objects]
     return dict(

@@ -1,8 +1,8 @@
 """What the tools do, for mmpretrain, mmdet and mmseg alike.
 
     arguments   the options that several tools share
-    config      a config file and the edits that options stand for
-    backbone    --backbone: another backbone in a config, and what follows; probe runs the parts
-    checks      what a run needs of its config and its data, looked at before it starts
+    config      reads a config file and applies options to it
+    backbone    --backbone: puts another backbone into a config; probe runs its parts
+    checks      checks of config and data before a run starts
     session     training and testing, from the config to the closing lines
 """

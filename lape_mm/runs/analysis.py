@@ -44,7 +44,7 @@ def analyze(args: Namespace) -> None:
         raise RunError([install_hint(module) for module in lacking])
     wanted = [(args.config, args.joining, args.checkpoint),
               *(read_other(text, args.config) for text in args.compare or ())]
-    # find every mistake in a config before minutes of work
+    # find all mistakes in configs before minutes of work
     cfgs = [load_config(config, options=args.cfg_options if config == args.config else None,
                         joining=joining) for config, joining, _ in wanted]
     built = [build_model(cfg).eval() for cfg in cfgs]
@@ -68,7 +68,7 @@ def analyze(args: Namespace) -> None:
 
 def analyze_one(cfg: Config, model: nn.Module, config: str, checkpoint: str, paths: list[Path],
                 img_size: list[int] | None) -> tuple[Analysis, list]:
-    """Analyses one model; returns that and the images as pictures."""
+    """Analyses one model; returns the analysis, and the images as pictures."""
     init_default_scope(cfg.default_scope)
     found = load_weights(model, checkpoint)
     try:
@@ -92,15 +92,15 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
         content = check_fits(model, checkpoint)
     except RunError as whole:
         try:
-            # a joining's norms are a hundredth of the weights: none may be missing
+            # norms of PE are 1 % of the weights, and none may be missing
             report = load_backbone(find_encoder(model), checkpoint, min_share=1.)
         except (CheckpointError, ValueError) as error:
-            raise RunError(f'{whole.problems[0]}. It does not fit the backbone alone either: '
+            raise RunError(f'{whole.problems[0]}. Nor does it fit the backbone alone: '
                            f'{str(error).removeprefix(f"{checkpoint}: ")}') from error
         if lost := [name for name in report.unused
                     if re.search(UNKNOWN, name) and '[' not in name]:
             raise RunError(f'{checkpoint} has {lost[0]}, which the config\'s joining does not '
-                           'use: give the joining that it was trained with by --joining') from None
+                           'use: pass the joining that it was trained with to --joining') from None
         return 'backbone alone' + (
             f', {len(report.new)} entries as initialised' if report.new else '')
     model.load_state_dict(unwrap(content))
@@ -108,7 +108,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
 
 
 def own_size(encoder: Encoder) -> tuple[int, int]:
-    """The image size (height, width) of the encoder's position embedding, in pixels."""
+    """The image size (height, width), in pixels, that the position embedding is made for."""
     height, width = encoder.grid
     return height * encoder.stride, width * encoder.stride
 
@@ -119,7 +119,7 @@ def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
     Returns:
         Config, joining or None, and checkpoint.
     """
-    # a joining may have = signs of its own, within brackets
+    # a joining may contain = signs inside brackets
     found = re.fullmatch(r'((?:dict\(|\{).*?[)}]|[^=]+)=(.+)', text)
     if not found:
         raise RunError(f'--compare {text}: expected JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT')

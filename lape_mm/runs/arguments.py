@@ -45,21 +45,21 @@ def joining(text: str) -> str | dict:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that change a config."""
-    parser.add_argument('--backbone', metavar='NAME', help='a backbone of lape_mm in the place of '
-                        "the config's own: vit_adapter_, deit_ or swin_ and an arch, such as "
-                        'vit_adapter_tiny; prints what it changes')
+    """Adds the options that edit a config."""
+    parser.add_argument('--backbone', metavar='NAME', help='use this backbone of lape_mm: '
+                        'vit_adapter_, deit_ or swin_ and an arch, such as vit_adapter_tiny; '
+                        'prints what changes')
     parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
-                        'settings such as "dict(last=0)"; applies to every backbone of lape_mm '
-                        'in the config, after --cfg-options')
+                        'settings such as "dict(last=0)"; sets every lape_mm backbone of the '
+                        'config, after --cfg-options')
     parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, metavar='KEY=VALUE',
-                        help='settings of the config to override; lists take indices '
-                        '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), dicts are '
-                        'written as in Python')
+                        help='override settings of the config; index lists by number '
+                        '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), write dicts as in '
+                        'Python')
 
 
 def above_zero(kind: type) -> Callable[[str], float]:
-    """Reads a number above 0 of a kind."""
+    """An argparse type: a number above 0 of type ``kind``."""
     def read(text: str) -> float:
         if (value := kind(text)) <= 0:
             raise argparse.ArgumentTypeError(f'{text}: expected a number above 0')
@@ -77,45 +77,45 @@ class SizeAction(argparse.Action):
 
 
 def add_size(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds --img-size; ``what`` completes its help."""
+    """Adds --img-size; ``what`` ends its help text."""
     parser.add_argument('--img-size', nargs='+', type=above_zero(int), action=SizeAction,
                         metavar='PIXELS', help=f'side, or height and width, {what}')
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that put a folder of data, and a length and size of a run, into a config."""
+    """Adds the options for a folder of data, and for the length and size of a run."""
     group = parser.add_argument_group('your own data', 'docs/your_own_data.md shows the layouts')
-    group.add_argument('--data', metavar='FOLDER', help='images in the layout of COCO, PASCAL VOC '
-                       'or YOLO, with label maps, or in a folder per class; the config follows')
+    group.add_argument('--data', metavar='FOLDER', help='train on these images: COCO, PASCAL VOC, '
+                       'YOLO, label maps, or a folder per class; the config is adapted')
     group.add_argument('--epochs', type=above_zero(int), metavar='N',
-                       help='length of the run; warm-up and milestones follow')
+                       help='length of the run; warm-up and milestones scale with it')
     group.add_argument('--img-size', type=above_zero(int), metavar='PIXELS',
                        help="side of a classifier's or segmentation model's crops, shorter side of "
-                       "a detector's images; other sizes follow")
-    group.add_argument('--batch', type=above_zero(int), metavar='N', help='images a process')
+                       "a detector's images; other sizes scale with it")
+    group.add_argument('--batch', type=above_zero(int), metavar='N', help='images per process')
     group.add_argument('--lr', type=above_zero(float), metavar='RATE',
-                       help="learning rate; otherwise --data and --batch scale the recipe's")
+                       help="learning rate (default: the recipe's, scaled to --data and --batch)")
     group.add_argument('--ignore-index', type=int, metavar='ID',
-                       help='id in label maps that is no class; 0 means --reduce-zero-label')
+                       help='id to ignore in label maps; 0 means --reduce-zero-label')
     group.add_argument('--reduce-zero-label', action='store_true', default=None,
-                       help='0 in label maps is unlabelled, and classes begin at 1')
+                       help='0 in label maps is unlabelled; classes start at 1')
     group.add_argument('--dry', action='store_true', default=None,
-                       help='a few small images, two epochs: does it fit together?')
+                       help='try everything with a few small images and two epochs')
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Adds --trust-checkpoint."""
     parser.add_argument('--trust-checkpoint', action='store_true',
-                        help='load checkpoints without a check and run the code that they may '
-                        'hold: only for files whose author you trust')
+                        help='load checkpoints without a check and run any code in them: only '
+                        'for files whose author you trust')
 
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
     """Adds the options of tools/predict.py and tools/demo.py."""
     parser.add_argument('--score', type=float, default=.3,
-                        help='least score of an object, 0..1 (default: 0.3)')
+                        help='show objects from this score, 0..1 (default: 0.3)')
     parser.add_argument('--joining', type=joining, nargs='+',
-                        help='of the checkpoints: one for all, or one each')
+                        help="the checkpoints' joining: one for all, or one each")
     add_trust(parser)
 
 
@@ -126,7 +126,7 @@ def apply_trust(args: argparse.Namespace) -> None:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of training and testing, named as in OpenMMLab's tools."""
+    """Adds the options that training and testing share, named as in OpenMMLab's tools."""
     parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: '
                         'work_dirs/<name of the config>)')
     add_model(parser)

@@ -1,8 +1,8 @@
-"""--backbone: one of our backbones in the place of a config's own, in any toolbox.
+"""--backbone: replaces a config's backbone with one of ours, in any toolbox.
 
-The old backbone is built without weights and run once. The strides and channels of its maps say
-which levels of ours take their places; then only settings equal to the old maps' channels have to
-follow. Nothing here knows a config by name.
+The old backbone is built without weights and run once. The strides and channels of its maps decide
+which levels of ours replace them; then every setting that equals an old map's channels changes to
+the new map's. No config is treated by name.
 """
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ LAYER_DECAY = .95
 
 
 def set_backbone(cfg: Config, name: str) -> None:
-    """Replaces the backbone of a config in place, and what depends on it.
+    """Replaces the backbone of a config, and the settings that depend on it, in place.
 
     Args:
         name: ``vit_adapter_ARCH``, ``deit_ARCH`` or ``swin_ARCH``; an arch alone, such as
             ``dinov2_small``, is a ViT-Adapter, and a DeiT in mmpretrain.
 
     Raises:
-        RunError: the name is unknown, or a part of the config has no place for the new maps.
+        RunError: the name is unknown, or a part of the config cannot take the new maps.
     """
     if name in ARCHS:
         name = f'{"deit" if cfg.default_scope == "mmpretrain" else "vit_adapter"}_{name}'
@@ -80,11 +80,11 @@ def set_backbone(cfg: Config, name: str) -> None:
 
 
 class Replacement:
-    """One replacement of a backbone; ``where`` and ``owner`` hold it, its neck and the heads.
+    """One replacement; ``where`` and ``owner`` are path and dict of backbone, neck and heads.
 
     Args:
         cfg: the config, changed in place.
-        encoder: one of ours, of this arch.
+        encoder: our backbone of this arch.
     """
 
     def __init__(self, cfg: Config, encoder: Any, arch: str):
@@ -98,14 +98,14 @@ class Replacement:
         """Replaces the backbone, and the channels of neck and heads.
 
         Raises:
-            Unfit: names the part without a place for the new maps.
+            Unfit: names the part that cannot take the new maps.
         """
         self.refuse()
         self.forget_weights()
         unmodified = deepcopy(self.cfg.model)
         old = self.old_maps()
         after = self.neck_maps(old)
-        # a neck that only gives the equal maps of a plain ViT different strides
+        # a neck that only turns a plain ViT's equal maps into a pyramid
         pyramid = len(old) == len(after) > 1 == len({one.stride for one in old}) \
             and len({one.stride for one in after}) == len(after)
         if self.scope == 'mmpretrain' or pyramid:  # a classifier gets a vector from ours
@@ -121,14 +121,14 @@ class Replacement:
         self.settle(unmodified, placed)
 
     def refuse(self) -> None:
-        """Refuses structures that need the old backbone itself."""
+        """Raises Unfit for models that need the old backbone itself."""
         if not self.where:
             raise Unfit(f'model.type={lookup(self.cfg, "model.type")!r} has no backbone to replace')
         if self.scope == 'mmpretrain':
             if self.cfg.model.type != 'ImageClassifier':
                 raise Unfit(f'model.type={self.cfg.model.type!r}: expected an ImageClassifier')
             if self.kind == 'ViTAdapter':
-                raise Unfit(f'ViT-Adapter gives no vector to classify: take deit_{self.arch}')
+                raise Unfit(f'ViT-Adapter gives no vector to classify: use deit_{self.arch}')
         for name in ('neck', *HEADS):
             for path, _ in entries(self.owner.get(name), f'{self.where}.{name}'):
                 if path.endswith('backbone'):
@@ -166,7 +166,7 @@ class Replacement:
         return found[1]
 
     def neck_maps(self, maps: list[Map]) -> list[Map]:
-        """The maps of the neck; the given ones without a neck, none if it takes more than maps."""
+        """The neck's maps; the given ones without a neck, none if it needs more than maps."""
         if not self.owner.get('neck'):
             return maps
         neck = build(self.owner.neck, what := f'{self.where}.neck').eval()
@@ -176,7 +176,7 @@ class Replacement:
             return []
 
     def place(self, old: list[Map]) -> list[Map]:
-        """Sets the new backbone, with a level for each old map; returns its maps."""
+        """Sets the new backbone, with one level per old map; returns its maps."""
         node = ConfigDict(type=f'lape_mm.{self.kind}', arch=self.arch, joining='default',
                           drop_path_rate=DROP_PATH.get(self.arch.split('_')[-1], .1))
         if self.scope != 'mmpretrain':
@@ -213,7 +213,7 @@ class Replacement:
         return levels
 
     def settle(self, unmodified: Any, new: list[Map]) -> None:
-        """Builds the model; drops levels that nobody reads, and chooses ViT-Adapter's variant.
+        """Builds the model, drops levels that no part reads, and chooses ViT-Adapter's variant.
 
         Args:
             unmodified: the model as it was.
@@ -243,7 +243,7 @@ class Replacement:
             self.cfg.find_unused_parameters = True  # for distributed runs
         if self.kind == 'ViTAdapter':
             kept = [levels[index] for index in read or range(len(levels))]
-            # a level that is read takes the place of one that nobody reads
+            # the nearest level that is read replaces one that is not
             node.out_indices = tuple(min(kept, key=lambda one: abs(one - level))
                                      for level in levels)
             whole = self.scope == 'mmseg' and {*node.out_indices} == {*LEVELS}
@@ -251,7 +251,7 @@ class Replacement:
 
 
 def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
-    """A neck or head whose channels are the new maps' wherever they were the old ones'."""
+    """Replaces the old maps' channels in a neck or head with the new maps'."""
     before, after = [one.channels for one in old], [one.channels for one in new]
     if before == after:
         return node
@@ -277,10 +277,10 @@ def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
 
 
 def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any:
-    """Channels after the change, of the same type; those that were not the old maps' stay.
+    """Channels after the change, of the same type; values that are no old map's stay.
 
     Args:
-        index: of the maps that are read; None if that is not said.
+        index: indices of the maps that are read; None if unknown.
     """
     table = dict(zip(before, after))
     if not isinstance(value, (list, tuple)):
@@ -295,7 +295,7 @@ def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any
 
 
 def set_normalisation(cfg: Config, arch: str) -> None:
-    """The arch's mean and standard deviation in RGB, and padding to multiples of 32."""
+    """Sets the arch's mean and standard deviation in RGB, and padding to multiples of 32."""
     mean, std = ([round(255 * value, 3) for value in values]
                  for values in ARCHS[arch].normalisation)
     node: Any
@@ -310,7 +310,7 @@ def set_normalisation(cfg: Config, arch: str) -> None:
 
 
 def set_optimizer(cfg: Config) -> None:
-    """AdamW with layer-wise decay. An AdamW's own settings, ``clip_grad`` and the wrapper stay."""
+    """Sets AdamW with layer-wise decay; an AdamW keeps its settings; so does the wrapper."""
     wrapper: Any = cfg.get('optim_wrapper')
     if not wrapper:
         return  # a tracker that is only tested

@@ -24,22 +24,22 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
                 edit: Callable[[Config], None] | None = None) -> Config:
     """Reads a config and applies --backbone, `edit`, --cfg-options, --joining, --work-dir.
 
-    What --backbone changes is printed, a line "key: was -> is" each.
+    Prints what --backbone changes, one line "key: was -> is" each.
 
     Args:
-        path: a file, or ``mmdet::``, ``mmseg::``, ``mmpretrain::`` or ``lape_mm::`` and the path
-            of a config that the installed package ships.
+        path: a file, or ``mmdet::``, ``mmseg::``, ``mmpretrain::`` or ``lape_mm::`` followed by
+            the path of a config in that package.
         edit: changes the config in place.
 
     Raises:
-        RunError: the file, an option or the joining is wrong, or the toolbox is not installed.
+        RunError: the file, an option or the joining is bad, or the toolbox is not installed.
     """
     package, shipped_one, name = path.partition('::')
     if shipped_one:
         path = str(configs_of(package) / name)
     if '://' in path:
-        raise RunError(f'config {path}: a config is Python code, which would run: download it, '
-                       'read it, and give its path')
+        raise RunError(f'config {path}: a config is Python code, and this one would run: download '
+                       'it, read it, and give its path')
     if not Path(path).is_file():
         raise RunError(f'there is no config {path}')
     try:
@@ -74,7 +74,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
 def configs_of(package: str) -> Path:
     """The folder of the configs that an installed package ships.
 
-    mmengine's own ``mmdet::`` asks for distributions by name, does not know the forks', and would
+    mmengine's own ``mmdet::`` looks for distributions by name, does not know the forks, and would
     install upstream's packages over them.
     """
     if package == 'lape_mm':
@@ -132,8 +132,8 @@ def set_joining(cfg: Config, joining: str | Mapping) -> None:
 def merge_options(cfg: Config, options: Mapping) -> None:
     """Merges --cfg-options into the config.
 
-    Beyond mmengine's: a joining given as a dict replaces the old one, and ``LIST.N.type`` of a
-    list with N entries adds an entry, as in ``visualizer.vis_backends.1.type``.
+    Beyond what mmengine does, a dict replaces the old joining, and ``LIST.N.type`` appends an entry
+    to a list with N entries, as in ``visualizer.vis_backends.1.type``.
 
     Raises:
         RunError: the config has no place for an option.
@@ -147,7 +147,7 @@ def merge_options(cfg: Config, options: Mapping) -> None:
         if joint and isinstance(lookup(cfg, f'{head}.joining'), str):
             # the first of several settings replaces a name
             key, value = f'{head}.joining', {setting: value}
-        # a dict replaces another joining, or a name such as an architecture's
+        # a dict replaces a joining, or a name, such as an architecture's
         replaces = isinstance(value, Mapping) and (
             key.endswith('.joining') or isinstance(lookup(cfg, key), str))
         try:
@@ -155,7 +155,7 @@ def merge_options(cfg: Config, options: Mapping) -> None:
         except (AttributeError, KeyError, TypeError) as error:
             raise RunError(f'--cfg-options {key}={value}: {error}') from error
         if replaces:
-            # mmengine keeps this key if there was nothing to delete
+            # mmengine leaves this key if there was nothing to delete
             lookup(cfg, key).pop('_delete_', None)
 
 
@@ -182,7 +182,7 @@ def lookup(cfg: Config, key: str):
 
 
 def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
-    """Writes a config with all its bases and options into one file that OpenMMLab's tools take.
+    """Writes a config with its bases and options into one file for OpenMMLab's tools.
 
     Raises:
         RunError: the file exists, is not a .py file, or its folder does not exist.
@@ -198,7 +198,7 @@ def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
 
 
 def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
-    """A line "key: was -> is" for each setting that differs; a ``type`` takes its whole dict."""
+    """A line "key: was -> is" for each changed setting; a changed ``type`` shows its whole dict."""
     if old == new:
         return
     if isinstance(old, Mapping) and isinstance(new, Mapping) and (

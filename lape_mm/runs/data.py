@@ -1,4 +1,4 @@
-"""--data, --epochs, --img-size, --batch, --lr and --dry: each sets all places that it touches."""
+"""--data, --epochs, --img-size, --batch, --lr and --dry: edits every setting that each affects."""
 from __future__ import annotations
 
 import colorsys
@@ -35,7 +35,7 @@ TIMES = ('begin', 'end', 'milestones', 'T_max', 'switch_epoch', 'num_last_epochs
 
 
 def recipe(name: str) -> str:
-    """The config that a short name such as ``mask_rcnn_small`` stands for; else the name itself."""
+    """The config of a short name such as ``mask_rcnn_small``; any other name as it is."""
     stem, _, size = name.rpartition('_')
     if size not in ('tiny', 'small', 'base'):
         stem, size = name, 'tiny'
@@ -48,7 +48,7 @@ def recipe(name: str) -> str:
 
 
 def settle(args: Namespace) -> None:
-    """Checks the options against each other, and names the work folder after config and data."""
+    """Checks that the options agree, and names the work folder after config and data."""
     if args.ignore_index == 0:
         args.ignore_index, args.reduce_zero_label = None, True
     if args.ignore_index is not None and args.ignore_index not in range(256):
@@ -59,18 +59,17 @@ def settle(args: Namespace) -> None:
     if not args.data and (args.dry or args.reduce_zero_label or args.ignore_index is not None):
         raise RunError('--dry, --ignore-index and --reduce-zero-label need --data FOLDER')
     if args.lr and args.auto_scale_lr:
-        raise RunError('--lr says the rate itself, and --auto-scale-lr would change it: leave one '
-                       'out')
+        raise RunError('--auto-scale-lr would change the rate that --lr sets: leave one out')
     if args.data and not args.work_dir:
         name = f'{Path(args.config).stem}_{Path(args.data).resolve().name}'
         args.work_dir = str(Path('work_dirs', name + ('_dry' if args.dry else '')))
 
 
 def edit(cfg: Config, args: Namespace) -> None:
-    """Applies the options of `OPTIONS` to a config as it was read.
+    """Applies the options of `OPTIONS` to a freshly read config.
 
     Raises:
-        RunError: the data, or what the config lacks for an option.
+        RunError: the data is bad, or the config lacks something that an option needs.
     """
     notes: list[str] = []
     images, epochs, side = 0, args.epochs, args.img_size
@@ -87,10 +86,10 @@ def edit(cfg: Config, args: Namespace) -> None:
     if args.batch or images:
         batch = args.batch or min(batch, 2 if args.dry else max(2, images // 10))
         cfg.train_dataloader.batch_size = batch
-        notes.append(f'batches of {batch} images a process')
+        notes.append(f'batches of {batch} images per process')
         if not args.lr and (base := lookup(cfg, 'auto_scale_lr.base_batch_size')):
             cfg.auto_scale_lr.enable = True
-            notes[-1] += f'; the learning rate is for {base} a step, and is scaled'
+            notes[-1] += f'; the learning rate, made for {base} per step, is scaled'
     if args.lr:
         set_lr(cfg, args.lr)
     if side:
@@ -104,7 +103,7 @@ def edit(cfg: Config, args: Namespace) -> None:
 
 
 def read_data(cfg: Config, args: Namespace) -> Data:
-    """The folder's data for the config's toolbox, with --dry a few images of it."""
+    """The folder's data for the config's toolbox; with --dry, a few images of it."""
     scope = cfg.get('default_scope')
     if scope != 'mmseg' and (args.reduce_zero_label or args.ignore_index is not None):
         raise RunError('--ignore-index and --reduce-zero-label are for label maps, which only '
@@ -124,7 +123,7 @@ def read_data(cfg: Config, args: Namespace) -> Data:
 
 
 def few(samples: list, count: int) -> list:
-    """Some samples, evenly spaced; of detection those with objects."""
+    """Some evenly spaced samples; in detection, samples with objects."""
     samples = [sample for sample in samples if sample.objects] or samples
     return samples[::-(-len(samples) // count)]
 
@@ -141,7 +140,7 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
         for number in range(count)])
     for name, split in zip(LOADERS, ('train', 'val', 'val')):
         node = source = cfg[name].dataset
-        while 'dataset' in source or 'datasets' in source:  # of wrappers only those that mix stay
+        while 'dataset' in source or 'datasets' in source:  # keep only wrappers that mix images
             mixes = 'pipeline' in source
             source = source['dataset'] if 'dataset' in source else source['datasets'][0]
             node = source if mixes else node
@@ -159,7 +158,7 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
         node.update(made[0] if len(made) == 1 else dict(type='ConcatDataset', datasets=made))
     if kind_of(cfg.train_dataloader.get('sampler')) == 'RepeatAugSampler':
         cfg.train_dataloader.sampler = ConfigDict(type='DefaultSampler', shuffle=True)
-        data.notes.append('each image once an epoch; the recipe shows it three times')
+        data.notes.append('each image once per epoch; the recipe shows it three times')
     set_classes(cfg, count)
     set_evaluators(cfg, index['val'][0][0], masks, count)
     if args.ignore_index:
@@ -180,7 +179,7 @@ def dataset_of(data: Data, index: str, place: Sequence[str], source: Mapping) ->
 
 
 def set_masks(cfg: Config, data: Data) -> bool:
-    """Whether masks are learnt; without any outline in the data, a mask head is taken off."""
+    """Whether to train masks; removes the mask head if the data has no outlines."""
     loading = [node for _, node in walk({name: cfg[name] for name in LOADERS})
                if node.get('with_mask')]
     objects = [one for sample in data.train + data.val for one in sample.objects]
@@ -192,8 +191,8 @@ def set_masks(cfg: Config, data: Data) -> bool:
             x, y, width, height = one['bbox']
             one['segmentation'] = [[x, y, x + width, y, x + width, y + height, x, y + height]]
         if bare:
-            data.notes.append(f'{len(bare)} of {len(objects)} objects have a box alone, which is '
-                              'taken as their outline')
+            data.notes.append(f'{len(bare)} of {len(objects)} objects have only a box, which '
+                              'serves as their outline')
         return True
     roi_head = cfg.model.get('roi_head') or {}
     if 'mask_head' not in roi_head or cfg.model.type not in ('MaskRCNN', 'CascadeRCNN'):
@@ -208,7 +207,7 @@ def set_masks(cfg: Config, data: Data) -> bool:
 
 
 def set_classes(cfg: Config, count: int) -> None:
-    """Sets the number of classes in all heads, and of weights in their losses."""
+    """Sets the number of classes in all heads, and of class weights in their losses."""
     old = 0
     for path, classes in list(heads(cfg.model)):
         lookup(cfg, path)['num_classes'], old = count, classes
@@ -228,17 +227,17 @@ def set_classes(cfg: Config, count: int) -> None:
 
 
 def fitting(topk: Any, count: int) -> tuple[int, ...]:
-    """Those of topk that are below the number of classes."""
+    """The values of topk below the number of classes."""
     return tuple(rank for rank in to_ntuple(1)(topk) if rank < count) or (1, )
 
 
 def kind_of(node: Any) -> str:
-    """The type in a dict, without the name of a toolbox before it."""
+    """The ``type`` of a dict, without a toolbox's prefix."""
     return str((node or {}).get('type')).split('.')[-1]
 
 
 def set_evaluators(cfg: Config, index: str, masks: bool, count: int) -> None:
-    """Gives validation and test the toolbox's usual metric of this data."""
+    """Gives validation and test the toolbox's usual metric for this data."""
     kind, best = {'mmdet': ('CocoMetric', 'coco/bbox_mAP'), 'mmseg': ('IoUMetric', 'mIoU'),
                   'mmpretrain': ('Accuracy', 'accuracy/top1')}[cfg.default_scope]
     for name in ('val_evaluator', 'test_evaluator'):
@@ -256,7 +255,7 @@ def set_evaluators(cfg: Config, index: str, masks: bool, count: int) -> None:
 
 
 def set_ignored(cfg: Config, index: int) -> None:
-    """Sets the id of label maps that is no class wherever something counts or fills with it."""
+    """Sets the ignored id wherever a config counts label ids or pads with them."""
     for path, _ in list(heads(cfg.model)):
         lookup(cfg, path)['ignore_index'] = index
     for _, node in walk({key: cfg.get(key) for key in (
@@ -268,7 +267,7 @@ def set_ignored(cfg: Config, index: int) -> None:
 
 
 def set_lr(cfg: Config, rate: float) -> None:
-    """Sets the learning rate as it is; the rates that schedules end with keep their ratio to it."""
+    """Sets the learning rate, unscaled; the final rates of schedules keep their ratio to it."""
     optimizer = lookup(cfg, 'optim_wrapper.optimizer')
     if not optimizer or 'lr' not in optimizer:
         raise RunError('--lr: the config has no optim_wrapper.optimizer.lr')
@@ -281,9 +280,9 @@ def set_lr(cfg: Config, rate: float) -> None:
 
 
 def set_img_size(cfg: Config, side: int) -> str:
-    """Scales all sizes in pixels so that the size that the config is made for becomes ``side``.
+    """Scales all sizes in pixels so that the config's own image size becomes ``side``.
 
-    That is the crop of a classifier or of a segmentation model, or a detector's shorter side.
+    That is a classifier's or segmentation model's crop, or a detector's shorter side.
 
     Returns:
         what was changed.
@@ -294,7 +293,7 @@ def set_img_size(cfg: Config, side: int) -> str:
              *(step.get('scale') or step.get('img_scale') for step in steps)]
     old = next((min(to_2tuple(size)) for size in sizes if size), None)
     if old is None:
-        raise RunError('--img-size: the test pipeline of the config resizes nothing')
+        raise RunError('--img-size: the test pipeline of the config resizes no image')
 
     def scaled(value):
         if isinstance(value, (list, tuple)):
@@ -316,13 +315,13 @@ def set_img_size(cfg: Config, side: int) -> str:
 
 
 def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]) -> None:
-    """Sets the length of a run, and warm-up, milestones and intervals in proportion.
+    """Sets the length of a run, and scales warm-up, milestones and intervals with it.
 
     Args:
         cfg: edited in place; its loop counts epochs or iterations.
-        epochs: None leaves the length.
-        per_epoch: batches an epoch, 0 if that is unknown.
-        notes: gets the length of the run.
+        epochs: None keeps the length.
+        per_epoch: batches per epoch, 0 if unknown.
+        notes: receives the length of the run.
     """
     loop = cfg.train_cfg
     unit = 'max_epochs' if 'max_epochs' in loop else 'max_iters'

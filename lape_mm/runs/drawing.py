@@ -1,4 +1,4 @@
-"""Pictures of ground truth and predictions, for the three toolboxes alike."""
+"""Draws ground truth and predictions, for all three toolboxes."""
 from __future__ import annotations
 
 import math
@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from .images import read_image
 
-LEAST_SIDE = 320  # pixels of a drawn image's shorter side: below, labels cannot be read
+LEAST_SIDE = 320  # shorter side of a drawn image in pixels, so that labels can be read
 TILES = 12  # pictures on a sheet
 # each toolbox's hook, and the argument that makes it draw
 DRAWS = {'mmdet': ('DetVisualizationHook', 'draw'), 'mmseg': ('SegVisualizationHook', 'draw'),
@@ -30,7 +30,7 @@ def draw_tested(cfg: Config, folder: str) -> None:
 
     Args:
         cfg: edited in place.
-        folder: where pictures go; mmseg puts them into ``vis_data/vis_image`` below it.
+        folder: for the pictures; mmseg puts them into its ``vis_data/vis_image``.
     """
     folder, (kind, switch) = os.path.abspath(folder), DRAWS[cfg.default_scope]
     hooks = cfg.setdefault('default_hooks', ConfigDict())
@@ -101,7 +101,7 @@ class EnlargedDrawing:
 
 
 def enlarging(kind: str | type) -> str | type:
-    """A visualizer class with `EnlargedDrawing`, for mmdet's and mmseg's; others as they are.
+    """Adds `EnlargedDrawing` to mmdet's and mmseg's visualizers; returns others as they are.
 
     mmpretrain's hook has ``rescale_factor`` for that.
     """

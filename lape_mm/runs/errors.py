@@ -10,9 +10,9 @@ class RunError(Exception):
     """A run cannot start, or had to stop.
 
     Args:
-        problems: one line each: what is wrong, and what to do about it.
+        problems: one line each: what is wrong, and what to do.
         status: the tool's exit status.
-        own: whether only this process of a distributed run has the problem.
+        own: whether only this process of a distributed run has the problem, and prints it.
     """
 
     def __init__(self, problems: str | Sequence[str], status: int = 2, own: bool = False):
@@ -22,12 +22,12 @@ class RunError(Exception):
 
 
 def rank() -> int:
-    """This process of those that a launcher has started; 0 for the first or only one."""
+    """This process's rank among those of a launcher; 0 for the first or only one."""
     return int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')))
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Calls ``run``; on a RunError prints one ``error: ...`` line a problem.
+    """Calls ``run``; on a RunError prints an ``error: ...`` line per problem.
 
     Returns:
         0, or the error's status.

@@ -56,7 +56,7 @@ def export(args: Namespace) -> None:
         raise RunError("the config's test pipeline has no size: give --img-size")
     height, width = size
     most = CALIBRATION if args.int8 == 'static' else max(BATCHES)
-    # BGR as OpenCV reads it, which is what the exported model takes
+    # the exported model takes BGR, as OpenCV reads it
     images = [fit(torch.from_numpy(read_image(path)).permute(2, 0, 1), size)
               for path in find_images(args.images, most)] if args.images else \
         [image.flip(0) if turned else image for image in test_images(cfg, size, most)]
@@ -84,10 +84,10 @@ def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
     """How the test pipeline prepares an image, for `lape_mm.runtime`.
 
     Returns:
-        (h, w) of the model's input, the window of a sliding one; None if the config has no size.
-        And the metadata: ``channels``, ``keep_ratio``, ``interpolation``; of classifiers
-        ``crop_pct``, the side that is cropped of the resized side; of segmenters ``scale`` (h, w)
-        and ``stride``; of detectors ``mask_threshold``.
+        (h, w) of the model's input or sliding window, None if the config has no size; and the
+        metadata: ``channels``, ``keep_ratio``, ``interpolation``; for classifiers ``crop_pct``
+        (cropped side / resized side), for segmenters ``scale`` (h, w) and ``stride``, for
+        detectors ``mask_threshold``.
     """
     steps, bgr = test_steps(cfg)
     resize, crop = (next((step for step in steps if word in str(step['type'])), {})
@@ -133,4 +133,4 @@ def test_images(cfg: Config, size: tuple[int, int], most: int) -> list[Tensor]:
                 for index in range(min(len(dataset), most))]
     except Exception as error:  # a data set is anybody's code
         raise RunError(f"the config's test images cannot be read ({first_line(error)}): give a "
-                       'folder of images by --images') from error
+                       'folder of images with --images') from error

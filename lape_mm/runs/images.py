@@ -1,4 +1,4 @@
-"""Loads the images of a folder as a config's model gets them."""
+"""Loads the images of a folder as the model of a config receives them."""
 from __future__ import annotations
 
 import base64
@@ -51,8 +51,8 @@ def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
     """The transforms of the config's test pipeline that need only an image.
 
     Returns:
-        The transforms, and whether images are BGR: OpenMMLab's loading makes them so, while a
-        data set of arrays (CIFAR-100) has RGB.
+        The transforms, and whether images are BGR, as OpenMMLab loads them; a data set of arrays
+        (CIFAR-100) has RGB.
 
     Raises:
         RunError: the config has no test pipeline.
@@ -84,7 +84,7 @@ def transform(cfg: Config, steps: Sequence[Mapping], image: np.ndarray, path: st
 
 
 def turns_channels(cfg: Config) -> bool:
-    """Tests on an image of one colour whether the test pipeline reverses the channels.
+    """Whether the test pipeline reverses the channels, tried on an image of one colour.
 
     Raises:
         RunError: a step fails on that image, or changes its colour.
@@ -97,8 +97,7 @@ def turns_channels(cfg: Config) -> bool:
         if np.abs(middle - order).max() <= 2:
             return order is not colour
     raise RunError(f"the config's test pipeline turns the colour {colour.tolist()} into "
-                   f'{middle.tolist()}: only pipelines that keep or reverse channels can be '
-                   'exported')
+                   f'{middle.tolist()}; export needs a pipeline that keeps or reverses channels')
 
 
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
@@ -108,10 +107,10 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
     Args:
         cfg: its test pipeline is used without annotations.
         model: a model of a toolbox; its ``data_preprocessor`` normalises.
-        size: (h, w) in pixels. All images are resized to it last, so that maps can be averaged.
+        size: (h, w) in pixels; all images are resized to it, so that maps can be averaged.
 
     Returns:
-        Each image as the backbone gets it, (3, h, w), and as a picture, (h, w, 3), 0..1, RGB.
+        Each image as the backbone receives it, (3, h, w), and as a picture, (h, w, 3), 0..1, RGB.
     """
     steps, bgr = test_steps(cfg)
     mean, std, turned = normalisation(model.data_preprocessor)
@@ -121,7 +120,7 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
         found = torch.from_numpy(transform(cfg, steps, pixels, str(path)))
         image = fit(found.permute(2, 0, 1), size)
         image = image.flip(0) if turned else image
-        # if the preprocessor does not turn channels, the pipeline has made RGB
+        # if the preprocessor keeps the order of channels, the pipeline has made RGB
         pictures.append(image.permute(1, 2, 0).clamp(0, 255).numpy() / 255)
         images.append(image if mean is None or std is None else (image - mean) / std)
     return images, pictures
@@ -136,7 +135,7 @@ def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def jpeg(image: np.ndarray, most: int | None = None) -> str:
-    """A JPEG file in base64 of a BGR image, its longer side at most so many pixels."""
+    """A BGR image as JPEG in base64, with at most ``most`` pixels on its longer side."""
     factor = min(1., (most or np.inf) / max(image.shape[:2]))
     if factor < 1:
         image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)

@@ -1,4 +1,4 @@
-"""Checks that a checkpoint is the model's before a run uses it."""
+"""Checks that a checkpoint fits the model before a run uses it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from .errors import RunError
 
 
 def own_weights(model: Any) -> dict[str, Tensor]:
-    """A model's state dict, without the wrappers of a distributed run and of --tta."""
+    """A model's state dict, without the wrappers of distributed runs and --tta."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
     return model.state_dict()
 
 
 def check_fits(model: nn.Module, checkpoint: str) -> dict:
-    """A checkpoint's content; RunError unless it holds exactly the model's weights."""
+    """Reads a checkpoint; RunError unless it holds exactly the model's weights."""
     try:
         with named(checkpoint):
             content = read_checkpoint(checkpoint)
@@ -36,7 +36,7 @@ def check_fits(model: nn.Module, checkpoint: str) -> dict:
 
 
 def check_tested(runner: Runner, checkpoint: str) -> None:
-    """Raises RunError unless a checkpoint is the model's, and its classes are those of the data."""
+    """Raises RunError unless a checkpoint fits the model, and its classes the data."""
     content = check_fits(runner.model, checkpoint)
     data = getattr(runner.test_loop.dataloader.dataset, 'metainfo', None) or {}
     for metainfo in data if isinstance(data, (list, tuple)) else [data]:  # of joined data sets
@@ -44,10 +44,10 @@ def check_tested(runner: Runner, checkpoint: str) -> None:
 
 
 def check_classes(content: Mapping, tested: Sequence[str]) -> None:
-    """Refuses a checkpoint that was trained with other labels for the same class names.
+    """Rejects a checkpoint that was trained with other labels for the same class names.
 
-    Its weights fit, but right predictions would count as wrong. A name that only one of the two
-    has counts as another spelling. One name may have several labels, as ImageNet's cranes do.
+    Its weights fit, but right predictions would count as wrong. A name that only one side has
+    counts as another spelling. One name may have several labels, as ImageNet's cranes do.
     """
     meta = dataset_meta(content).get('classes')
     learnt = [str(name) for name in meta] if isinstance(meta, (list, tuple)) else []
@@ -60,9 +60,9 @@ def check_classes(content: Mapping, tested: Sequence[str]) -> None:
 
 
 class FittingWeightsHook(Hook):
-    """Ends a run whose checkpoint does not fit, which mmengine would load in part.
+    """Stops a run whose checkpoint does not fit; mmengine would load a part of it.
 
-    A resumed run needs every weight; `load_from` takes those that fit, at least one.
+    A resumed run needs all weights; ``load_from`` uses those that fit, at least one.
     """
 
     priority = 'VERY_HIGH'  # before the weights are copied anywhere
@@ -70,12 +70,12 @@ class FittingWeightsHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         check = check_whole if runner.cfg.get('resume') else check_start
         own = own_weights(runner.model)
-        if 'state_dict' not in checkpoint:  # the weights alone, which EMAHook does not expect
+        if 'state_dict' not in checkpoint:  # a bare state dict, which EMAHook does not expect
             weights = copy(checkpoint)
             checkpoint.clear()
             checkpoint['state_dict'] = weights
         for key in ('state_dict', 'ema_state_dict'):
             if state := checkpoint.get(key):
                 weights = unwrap({'state_dict': state})
-                weights.pop('steps', None)  # of the average
+                weights.pop('steps', None)  # EMA's own counter
                 check(own, weights)

@@ -12,7 +12,7 @@ from .config import our_backbones
 from .errors import RunError
 
 WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'lape_mm.BFloat16OptimWrapper')
-# the toolboxes' own models for test-time augmentation, and factors of the test scale
+# the toolboxes' own models for test-time augmentation, and the factors of the test scale
 TTA_MODELS: dict[str, dict] = dict(
     mmpretrain=dict(type='AverageClsScoreTTA'), mmseg=dict(type='SegTTAModel'),
     mmdet=dict(type='DetTTAModel',
@@ -36,8 +36,8 @@ def set_amp(cfg: Config, kind: str) -> None:
     """Turns on mixed precision in a config, in place.
 
     Args:
-        kind: 'fp16' (mmengine's wrapper) or 'bf16' (ours, which also works on the CPU; detectors
-            keep their heads in float32).
+        kind: 'fp16' (mmengine's wrapper) or 'bf16' (ours, which also works on the CPU; detectors'
+            heads stay in float32).
 
     Raises:
         RunError: fp16 on the CPU, or an optimizer wrapper of another kind in the config.
@@ -70,7 +70,7 @@ def set_ema(cfg: Config) -> None:
 
 
 def set_act_checkpoint(cfg: Config) -> None:
-    """Turns on gradient checkpointing in every backbone of ours; RunError if there is none."""
+    """Turns on gradient checkpointing in every backbone of lape_mm; RunError if there is none."""
     found = [node for _, node in our_backbones(cfg)]
     for node in found:
         node['with_cp'] = True
@@ -79,7 +79,7 @@ def set_act_checkpoint(cfg: Config) -> None:
 
 
 def set_strict_data(cfg: Config) -> None:
-    """A bad sample ends the run; RunError without `lape_mm.ExactRunHook`."""
+    """Makes a bad sample end the run; RunError without `lape_mm.ExactRunHook`."""
     hooks = [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]
     found = [hook for hook in hooks if hook and hook.get('type') == 'lape_mm.ExactRunHook']
     for hook in found:
@@ -89,28 +89,28 @@ def set_strict_data(cfg: Config) -> None:
 
 
 def set_tta(cfg: Config) -> None:
-    """Makes a test average over flips and scales, in place.
+    """Makes a test average over flips and scales.
 
-    A config's own ``tta_model`` and ``tta_pipeline`` come first; otherwise the test pipeline is
-    repeated with its scales times `RATIOS`, plain and flipped.
+    Uses the config's own ``tta_model`` and ``tta_pipeline``, or repeats the test pipeline with its
+    scales times `RATIOS`, plain and flipped.
 
     Raises:
-        RunError: the model predicts masks of instances, which mmdet cannot average, or the test
-            pipeline has no transform that packs.
+        RunError: the model predicts instance masks, which mmdet cannot average, or the test
+            pipeline does not end with a Pack transform.
     """
     scope, dataset = cfg.default_scope, cfg.test_dataloader.dataset
     parts = {**cfg.model, **(cfg.model.get('roi_head') or {})}
     if scope == 'mmdet' and parts.get('mask_head'):
-        raise RunError('--tta: mmdet averages boxes alone, and this model predicts masks')
+        raise RunError('--tta: mmdet only averages boxes, but this model predicts masks')
     dataset.pipeline = deepcopy(
         cfg.get('tta_pipeline') or augmented(dataset.pipeline, RATIOS[scope]))
     cfg.model = ConfigDict(cfg.get('tta_model') or TTA_MODELS[scope], module=cfg.model)
-    if scope == 'mmpretrain':  # whose hook cannot draw several versions of an image
+    if scope == 'mmpretrain':  # its hook cannot draw several versions of an image
         cfg.default_hooks.pop('visualization', None)
 
 
 def augmented(pipeline: list, ratios: tuple[float, ...]) -> list:
-    """A test pipeline over scales and flips; the images are loaded once."""
+    """A test pipeline that loads each image once and repeats it over scales and flips."""
     def name(step: Any) -> str:
         return str(step['type']).split('.')[-1]
 
@@ -128,7 +128,7 @@ def augmented(pipeline: list, ratios: tuple[float, ...]) -> list:
     steps = [[dict(step, scale=scaled(step['scale'], ratio)) for ratio in ratios]
              if name(step) == 'Resize' and 'scale' in step else [step] for step in body]
     flips = [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0., 1.)]
-    # before the ground truth is loaded, which keeps its own orientation
+    # flip before loading the ground truth, which keeps its own orientation
     place = next((at for at, step in enumerate(body) if name(step).startswith('LoadAnn')),
                  len(body))
     return [*pipeline[:start], ConfigDict(type='TestTimeAug', transforms=[

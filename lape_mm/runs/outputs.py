@@ -1,4 +1,4 @@
-"""What a run hands over: predictions in a file, and its closing lines."""
+"""A run's outputs: predictions in a file, and closing lines."""
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ from .errors import RunError
 
 
 class DumpLabelMaps(DumpResults):
-    """Dumps semantic segmentations without logits, which take 200 MB for one ADE20K image.
+    """Dumps segmentation maps without logits, which take 200 MB for one ADE20K image.
 
     An entry is a dict of ``img_path`` and ``pred_sem_seg``, an integer tensor (H, W).
     """
@@ -33,7 +33,7 @@ class DumpLabelMaps(DumpResults):
 
 
 def dump_metric(scope: str, path: str) -> BaseMetric:
-    """The metric that writes a toolbox's predictions to a .pkl file; RunError for another name."""
+    """The metric that writes predictions to a .pkl file; RunError for another suffix."""
     if not path.endswith(('.pkl', '.pickle')):
         raise RunError(f'--out {path}: expected a name that ends with .pkl')
     if scope == 'mmdet':
@@ -43,7 +43,7 @@ def dump_metric(scope: str, path: str) -> BaseMetric:
 
 
 def print_training(runner: Runner) -> None:
-    """Closing lines of tools/train.py, with the metrics of the last validation."""
+    """Prints the closing lines of tools/train.py, with the last validation's metrics."""
     metrics = {name.removeprefix('val/'): buffer.current()
                for name, buffer in runner.message_hub.log_scalars.items()
                if name.startswith('val/') and not name.endswith('time')}
@@ -57,7 +57,7 @@ def print_training(runner: Runner) -> None:
 
 @master_only
 def print_closing(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> None:
-    """Closing lines of a run whose pictures are in a folder."""
+    """Prints a run's closing lines; its pictures are in ``folder``."""
     shown = ', '.join(f'{name} {float(value):.4g}' for name, value in metrics.items()
                       if isinstance(value, Real))
     print(f'metrics:     {shown or "none: no evaluation has run"}')

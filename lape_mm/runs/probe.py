@@ -1,4 +1,4 @@
-"""What a part of a model takes and gives, found out by running it without values."""
+"""Finds what a part of a model takes and returns, by running it on the meta device."""
 from __future__ import annotations
 
 import inspect
@@ -29,16 +29,16 @@ class Map(NamedTuple):
 
 
 class Unfit(Exception):
-    """A part of a config that has no place for other maps; the message names it."""
+    """A part of a config cannot take other maps; the message names it."""
 
 
 def build(node: Any, what: str) -> nn.Module:
-    """Builds a part, on the meta device unless it needs values; Unfit if that fails."""
+    """Builds a part, on the meta device unless it reads values; Unfit if that fails."""
     node = deepcopy(node)
     for _, one in walk(dict(node=node)):
         if str(one.get('type')).endswith('SyncBN'):
             one['type'] = 'BN'  # one process is enough here
-        one.pop('teacher_ckpt', None)  # which would be fetched
+        one.pop('teacher_ckpt', None)  # it would be downloaded
     try:
         try:
             with WithoutValues():
@@ -48,13 +48,13 @@ def build(node: Any, what: str) -> nn.Module:
     except Exception as error:  # a constructor may raise anything
         raise Unfit(f'{what} cannot be built: {short(error)}') from error
     for one in part.modules():
-        if getattr(one, 'eps', 1) == 0:  # which torch refuses to compute with
+        if getattr(one, 'eps', 1) == 0:  # torch rejects it
             one.eps = 1e-5
     return part
 
 
 def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
-    """Channels and strides of what a part returns, on meta tensors or else on zeros on the CPU.
+    """Channels and strides of a part's outputs, from meta tensors, or else zeros on the CPU.
 
     Args:
         given: images or maps on the meta device.
@@ -68,10 +68,10 @@ def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Ma
         with torch.no_grad():
             try:
                 found = part.to('meta')(given)
-            except Exception:  # whatever does not work without values
+            except Exception:  # it does not work without values
                 part.to_empty(device='cpu')
                 for value in (*part.parameters(), *part.buffers()):
-                    value.zero_()  # operators may read outside of a map for NaN
+                    value.zero_()  # NaN may make operators read outside a map
                 found = part(torch.zeros_like(given, device='cpu') if isinstance(given, Tensor)
                              else tuple(torch.zeros_like(one, device='cpu') for one in given))
     except Exception as error:
@@ -96,7 +96,7 @@ def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
 
 
 def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
-    """Indices of the maps that the neck, or mmseg's heads, read; None where that cannot be said."""
+    """Indices of the maps that the neck, or mmseg's heads, read; None if unknown."""
     if (neck := getattr(model, 'neck', None)) is not None:
         parts = [neck[0] if isinstance(neck, nn.Sequential) else neck]
     else:
@@ -117,7 +117,7 @@ def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
 
 
 def check_backbone_attributes(model: nn.Module) -> None:
-    """Raises Unfit if a part's code reads an attribute that its backbone does not have."""
+    """Raises Unfit if a part's code reads an attribute that its backbone lacks."""
     for part in model.modules():
         backbone = getattr(part, 'backbone', None)
         for cls in type(part).__mro__ if isinstance(backbone, nn.Module) else ():
@@ -129,7 +129,7 @@ def check_backbone_attributes(model: nn.Module) -> None:
 
 
 def check_installed(model: nn.Module) -> None:
-    """Raises Unfit if a part needs a package or an operator of mmcv that is not there."""
+    """Raises Unfit if a part needs a package or an mmcv operator that is not installed."""
     for path, part in model.named_modules():
         module = sys.modules[type(part).__module__]
         if module.__name__.startswith('mmcv.ops.'):
@@ -138,7 +138,7 @@ def check_installed(model: nn.Module) -> None:
                 if called not in operators:
                     raise Unfit(f'model.{path} needs the compiled operator {called} of mmcv: '
                                 f'{build_mmcv()}')
-        # what a toolbox has imported if it could; its heads look at it when they compute a loss
+        # packages that a toolbox imports if it can; its heads need them to compute a loss
         for name in re.findall(r'except ImportError:\n +(\w+) = None', code(module)):
             if vars(module).get(name, module) is None and re.search(
                     rf'\b{name}\b', code(type(part))):
@@ -148,7 +148,7 @@ def check_installed(model: nn.Module) -> None:
 
 
 def code(what: Any) -> str:
-    """The source of a class or module of a toolbox; '' where there is none."""
+    """The source code of a class or module; '' if there is none."""
     try:
         return inspect.getsource(what)
     except (OSError, TypeError):
@@ -156,5 +156,5 @@ def code(what: Any) -> str:
 
 
 def short(error: Exception) -> str:
-    """An error in a line."""
+    """An error in one line."""
     return f'{type(error).__name__}: {first_line(error)}'

@@ -11,7 +11,7 @@ Item = TypeVar('Item')
 
 
 def progress(items: Sequence[Item], what: str) -> Iterable[Item]:
-    """Yields the items under a bar with the time left."""
+    """Yields the items and shows a bar with the remaining time."""
     console = Console(stderr=True)
     return track(items, description=what, console=console, transient=True,
                  disable=not console.is_terminal)

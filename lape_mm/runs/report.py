@@ -1,4 +1,4 @@
-"""report.html: a run's curves, metrics, confusions, and best and worst images on one page."""
+"""report.html: a run's curves, metrics, confusions, and best and worst images."""
 from __future__ import annotations
 
 import base64
@@ -25,8 +25,8 @@ from .images import jpeg, read_image
 SHOWN = 6  # images, best and worst each
 SIDE = 900  # pixels of a picture's longer side, at most
 POINTS = 400  # of a curve, each the mean of its iterations
-LEAST_SCORE, LEAST_IOU = .3, .5  # a box below this score is not counted; a match
-NAMED = 40  # classes up to which the matrix has their names
+LEAST_SCORE, LEAST_IOU = .3, .5  # of a box that counts, and of a match
+NAMED = 40  # with more classes, the matrix has no names
 BACKGROUND = 'background'
 MEANINGS = {
     'mmdet': f'By F1 of the boxes: score from {LEAST_SCORE}, IoU from {LEAST_IOU}, equal class.',
@@ -37,7 +37,7 @@ MEANINGS = {
 def judge(sample: Any, classes: int) -> tuple[float, np.ndarray] | None:
     """An image's score, 0..1, and its confusions, (classes + 1, classes + 1); None without truth.
 
-    Rows are the truth, columns the prediction; the last of both is the background.
+    Rows are the truth, columns the prediction; the last row and column are the background.
     """
     matrix = np.zeros((classes + 1, classes + 1), np.int64)
     if 'pred_sem_seg' in sample and 'gt_sem_seg' in sample:
@@ -59,7 +59,7 @@ def judge(sample: Any, classes: int) -> tuple[float, np.ndarray] | None:
 
 
 def judge_boxes(truth: Any, found: Any, matrix: np.ndarray) -> tuple[float, np.ndarray]:
-    """`judge` for boxes: the best one first, each takes the ground truth that it overlaps most."""
+    """`judge` for boxes: by falling score, each takes the free truth with the highest IoU."""
     found = found[found.scores >= LEAST_SCORE]
     found = found[found.scores.argsort(descending=True)].cpu()
     boxes: Tensor = getattr(truth.bboxes, 'tensor', truth.bboxes).cpu()
@@ -81,7 +81,7 @@ def judge_boxes(truth: Any, found: Any, matrix: np.ndarray) -> tuple[float, np.n
 class ReportHook(Hook):
     """Writes ``report.html`` beside the log when a training or a test ends.
 
-    It shows the last evaluation. With several processes, best and worst are those of the first.
+    It shows the last evaluation. Of several processes, the first picks the best and worst images.
     """
 
     priority = 'LOWEST'
@@ -126,7 +126,7 @@ class ReportHook(Hook):
         self.write(runner)
 
     def write(self, runner) -> None:
-        """Writes the page of what was seen last."""
+        """Writes the page about the last evaluation."""
         total = torch.from_numpy(self.matrix)
         all_reduce(total)
         if not is_main_process():
@@ -156,7 +156,7 @@ class ReportHook(Hook):
 
 
 def confusions(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> list[tuple]:
-    """The largest cells off the diagonal: truth, prediction, how many."""
+    """The largest off-diagonal cells: truth, prediction, count."""
     names, apart = [*classes, BACKGROUND], matrix * (1 - np.eye(len(matrix), dtype=np.int64))
     order = np.argsort(-apart, axis=None)[:most]
     return [(f'{names[row]} taken for {names[column]}', int(apart[row, column]))
@@ -168,7 +168,7 @@ def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
 
     Args:
         scalars: mmengine's histories, which checkpoints keep: ``train/loss``, ``val/METRIC``.
-        iterations: of the run so far.
+        iterations: number of iterations so far.
 
     Returns:
         a section of the page, or none without a loss.
@@ -198,7 +198,7 @@ def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
 
 
 def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> list[dict]:
-    """A section of what became of the objects, pixels or images of each class; none without."""
+    """A section with the confusion matrix of objects, pixels or images; none without any."""
     from matplotlib.figure import Figure
     if not matrix.any():
         return []

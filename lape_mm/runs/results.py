@@ -17,13 +17,13 @@ KEYS = ('config', 'overrides', 'seed', 'metrics', 'finished', 'fingerprint', 'ma
 
 
 def read_records(folders: Iterable[str | Path]) -> list[dict]:
-    """Reads all records below folders: ``record.json`` of work folders, or a ledger's files."""
+    """Reads all records below folders: work folders' ``record.json``, or a ledger's files."""
     found: list[Path] = []
     for folder in map(Path, folders):
         paths = [folder] if folder.is_file() else (
             sorted(folder.rglob(RECORD)) or sorted(folder.glob('*.json')))
         if not paths:
-            raise RunError(f'{folder}: there is no record of a run; training writes {RECORD} '
+            raise RunError(f'{folder}: has no record of a run; training writes {RECORD} '
                            'into its work folder')
         found += paths
     return [read_record(path) for path in found]
@@ -41,7 +41,7 @@ def read_record(path: Path) -> dict:
 
 
 def label_runs(records: Sequence[Mapping]) -> list[str]:
-    """Labels each run by its config and overrides, without the seed and what all share."""
+    """Labels each run by its config and overrides, without the seed and shared settings."""
     settings = [{'config': Path(record['config'] or '?').stem,
                  **{key.removeprefix('--'): value for key, value in record['overrides'].items()
                     if key != SEED}} for record in records]
@@ -87,16 +87,16 @@ class Row:
 
 
 def later_parts(record: Mapping) -> list[Mapping]:
-    """The other fingerprints and commits that a run was resumed with."""
+    """The fingerprints and commits with which a run was resumed."""
     return record.get('resumed_with', [])
 
 
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             baseline: str | Mapping[str, str] | None = None) -> list[Row]:
-    """One row a label, in the order of the labels; unfinished runs are left out.
+    """One row per label, in their order; unfinished runs are left out.
 
     Args:
-        baseline: the label that all others are compared with, or one a label.
+        baseline: the label to compare all others with, or label -> its baseline.
 
     Raises:
         RunError: two runs of one label have the same seed or different settings; a run was resumed
@@ -109,11 +109,11 @@ def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             continue
         kind = kinds.setdefault(label, record['fingerprint'])
         if any(part['fingerprint'] != kind for part in (record, *later_parts(record))):
-            raise RunError(f'{label}: {record["path"]} and others of this name and overrides, or '
-                           'parts of it, ran different configs: leave it out')
+            raise RunError(f'{label}: {record["path"]} ran another config than runs of the same '
+                           'label, or changed it on resume: leave it out')
         seeds = found.setdefault(label, {})
         if record['seed'] in seeds:
-            raise RunError(f'{label}: seed {record["seed"]} twice, in {record["path"]} again')
+            raise RunError(f'{label}: seed {record["seed"]} twice, also in {record["path"]}')
         seeds[record['seed']] = figure(record, metric)
     if not found:
         raise RunError('none of the runs has finished')
@@ -135,7 +135,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def change(values: Sequence[float], digits: int = 2) -> str:
-    """Mean of paired differences, its standard error, and how many go up and down."""
+    """Mean and standard error of paired differences, and how many go up and down."""
     if not values:
         return ''
     error = f' ± {stdev(values) / len(values) ** .5:.{digits}f}' if len(values) > 1 else ''
@@ -165,7 +165,7 @@ def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
 
 
 def origin(records: Sequence[Mapping]) -> str:
-    """A sentence on where figures come from: machines, versions, commits, dates and hours."""
+    """A sentence on the figures' origin: machines, versions, commits, dates and hours."""
     def several(values: Iterable) -> str:
         return ', '.join(dict.fromkeys(map(str, values)))
     ended = [record for record in records if record['finished']]

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that --resume takes, and what a new run would overwrite."""
+"""Finds the checkpoint for --resume, and what a new run would overwrite."""
 from __future__ import annotations
 
 import re
@@ -14,7 +14,7 @@ from lape_mm.wording import some
 
 KINDS = r'(epoch_\d+|iter_\d+|interrupted)\.pth'
 TIME = r'\d{8}_\d{6}'  # as mmengine writes it
-# lists the log folders of a work folder's current run: its start and each --resume
+# lists the log folders of the current run: one for its start, one for each --resume
 LOGS = 'log_folders.txt'
 
 
@@ -26,9 +26,9 @@ def set_resume(cfg: Config, resume: str) -> None:
         for line in unused:
             print(f'warning: not used: {line}', flush=True)
         print(f'resumes from {found}' if found else
-              f'no checkpoint in {cfg.work_dir} yet: the run starts from its beginning', flush=True)
+              f'no checkpoint in {cfg.work_dir} yet: the run starts from the beginning', flush=True)
     cfg.resume = found is not None
-    if found:  # else the run starts from the config's own
+    if found:  # else the config's own load_from stays
         cfg.started_from, cfg.load_from = cfg.get('load_from'), found
 
 
@@ -52,11 +52,11 @@ def note_start(work_dir: str, log_folder: str, resume: str | None) -> None:
 def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
     """The latest valid checkpoint of a folder's run; ties go to the higher iteration.
 
-    The time stands in the checkpoint; one without a time counts as the oldest. mmengine's
+    The checkpoint holds its time; without one it counts as the oldest. mmengine's
     ``last_checkpoint`` may name a damaged file, and copying changes a file's own time.
 
     Returns:
-        Its path or None, and a line for each checkpoint that is damaged or of an earlier run.
+        Its path or None, and a line for each checkpoint that is damaged or from an earlier run.
     """
     logs = Path(work_dir, LOGS)
     own = tuple(logs.read_text().split()) if logs.is_file() else ('',)
@@ -78,7 +78,7 @@ def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
 
 
 def checkpoints(work_dir: str) -> list[Path]:
-    """A folder's checkpoints by name, damaged ones included."""
+    """A folder's checkpoints, damaged ones included."""
     pointer = Path(work_dir, 'last_checkpoint')  # may name a file in the hook's out_dir
     last = Path((pointer.is_file() and pointer.read_text().strip()) or pointer.with_suffix('.none'))
     found = [path for folder in (Path(work_dir), last.parent)
@@ -97,10 +97,10 @@ def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
     meta = content.get('meta')
     if not isinstance(meta, Mapping) or not isinstance(meta.get('iter'), int) \
             or 'optimizer' not in content:
-        raise CheckpointError(f'{path}: no run can go on from it without an optimizer and '
-                              'meta.iter')
+        raise CheckpointError(f'{path}: lacks an optimizer or meta.iter, so no run can resume '
+                              'from it')
     if not str(meta.get('experiment_name', '')).endswith(own):
-        raise CheckpointError(f'{path} is of an earlier run; --resume {path} goes on with that one')
+        raise CheckpointError(f'{path} is from an earlier run; --resume {path} continues that run')
     time = str(meta.get('time'))
     return time if re.fullmatch(TIME, time) else '', meta['iter']
 
@@ -110,6 +110,6 @@ def earlier_run(work_dir: str) -> str | None:
     names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir))
              if path.is_file()]
     return None if not names else (
-        f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from its '
-        f'beginning: {RECORD} and checkpoints of the same names will be overwritten, and '
-        '--resume will go on with the new run. --work-dir FOLDER keeps both apart')
+        f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from the '
+        f'beginning: it will overwrite {RECORD} and checkpoints of the same names, and --resume '
+        'will continue the new run. --work-dir FOLDER keeps the two apart')

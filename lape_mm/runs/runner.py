@@ -14,7 +14,7 @@ from .drawing import enlarging
 
 
 class CheckedRunner(Runner):
-    """Runs a config of any toolbox; its methods say what differs from mmengine."""
+    """mmengine's Runner for any toolbox; each method says how it differs."""
 
     def load_or_resume(self) -> None:
         """Loads ``load_from``.
@@ -27,13 +27,13 @@ class CheckedRunner(Runner):
                 super().load_or_resume()
             except CheckpointError:
                 raise
-            except Exception as error:  # mmengine looks entries up unchecked
-                raise CheckpointError('a run cannot start from it '
+            except Exception as error:  # mmengine reads entries unchecked
+                raise CheckpointError('no run can start from it '
                                       f'({type(error).__name__}: {first_line(error)})') from error
         self.forget_best()
 
     def forget_best(self) -> None:
-        """Keeps mmengine from deleting a best checkpoint that belongs to another folder."""
+        """Keeps mmengine from deleting a best checkpoint in another folder."""
         info, folder = self.message_hub.runtime_info, os.path.realpath(self.work_dir)
         for key in [key for key in info if key.startswith('best_ckpt')]:
             if os.path.dirname(os.path.realpath(str(info[key]))) != folder:
@@ -42,7 +42,7 @@ class CheckedRunner(Runner):
                 info.pop(key)
 
     def scale_lr(self, optim_wrapper, auto_scale_lr: Mapping | None = None) -> None:
-        """Scales the learning rate by the images that a step sees, accumulated batches included.
+        """Scales the learning rate by the images per optimizer step, accumulated batches included.
 
         mmengine counts processes x batch size; a step also averages the gradients of
         ``optim_wrapper.accumulative_counts`` batches.

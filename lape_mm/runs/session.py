@@ -39,7 +39,7 @@ def train(args: Namespace) -> None:
     Args:
         args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
             auto_scale_lr, strict_data, backbone, joining, cfg_options, trust_checkpoint, launcher,
-            ema, act_checkpoint, write (a file: writes the config there and ends).
+            ema, act_checkpoint, write (a file: only writes the config there).
     """
     cfg = read_config(args)
     apply_options(cfg, args)
@@ -94,7 +94,7 @@ def test(args: Namespace) -> None:
 
 
 def read_config(args: Namespace) -> Config:
-    """The config with what all tools take."""
+    """Reads the config and applies the options that all tools share."""
     apply_trust(args)
     changes = any(getattr(args, name, None) is not None for name in data.OPTIONS)
     if changes:
@@ -112,7 +112,7 @@ def one_line() -> Iterator[None]:
     """Turns errors that a user can act on into a RunError."""
     try:
         yield
-    except BadSample as bad:  # from a worker it comes with a traceback before it
+    except BadSample as bad:  # a worker's comes after its traceback
         raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
                        own=True) from bad
     except CheckpointError as error:
@@ -145,9 +145,9 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for several processes on the CPU; does nothing elsewhere.
+    """Sets a config up for several processes on the CPU; otherwise does nothing.
 
-    BatchNorm is not synchronised there: torch can do that only on GPUs.
+    BatchNorm is not synchronised there, because torch can do that only on GPUs.
 
     Raises:
         RunError: the launcher needs GPUs, or has not set its environment variables.

@@ -135,7 +135,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(unbroken, tmp_path
         runs.until(lambda: starts.read_text() != earlier)
     found = runs.kill_and_resume('deit', tmp_path, started, options=OTHER)
     assert found == unbroken('deit', options=OTHER)
-    assert f'{folder}/epoch_4.pth is of an earlier run; --resume' in log.read_text()
+    assert f'{folder}/epoch_4.pth is from an earlier run; --resume' in log.read_text()
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(unbroken, tmp_path):
@@ -156,7 +156,7 @@ def test_a_full_disk_leaves_the_only_checkpoint(tmp_path):
     given = runs.arguments('deit', folder, resume='auto',
                            options={'default_hooks.checkpoint.max_keep_ckpts': 1})
     assert runs.run(given, log, before=partial(runs.fill_disk_at, 'epoch_3.pth')) == 1
-    assert 'starts from its beginning' in log.read_text()
+    assert 'starts from the beginning' in log.read_text()
     closing = log.read_text().splitlines()[-1]
     assert closing.startswith('error: a checkpoint cannot be written')
     assert 'No space left' in closing

@@ -23,7 +23,7 @@ def test_a_config_keeps_what_it_starts_from(tmp_path, capsys):
     cfg = Config(dict(work_dir=str(tmp_path), load_from='coco.pth', resume=False))
     set_resume(cfg, 'auto')  # nothing is there yet
     assert (cfg.resume, cfg.load_from) == (False, 'coco.pth')
-    assert 'the run starts from its beginning' in capsys.readouterr().out
+    assert 'the run starts from the beginning' in capsys.readouterr().out
     newest = write(tmp_path, 'epoch_1.pth', 10, '20240101_120000')
     set_resume(cfg, 'auto')
     assert (cfg.resume, cfg.load_from, cfg.started_from) == (True, newest, 'coco.pth')
@@ -75,7 +75,7 @@ def test_what_cannot_be_used_gives_way(tmp_path):
     assert found == whole and len(lines) == 4
     text = '\n'.join(lines)
     assert f'{cut}: ' in text and f'{nan}: ' in text and f'{turned}: damaged' in text
-    assert f'{strange}: no run can go on from it without an optimizer and meta.iter' in text
+    assert f'{strange}: lacks an optimizer or meta.iter' in text
     assert newest_checkpoint(str(tmp_path / 'nothing')) == (None, [])
 
 
@@ -84,7 +84,7 @@ def test_an_earlier_runs_checkpoints_are_named_and_not_taken(tmp_path):
     first = write(tmp_path, 'epoch_9.pth', 900, '20240101_120000',
                   experiment_name='deit_20240101_110000')
     note_start(str(tmp_path), '20240102_100000', None)
-    line = f'{first} is of an earlier run; --resume {first} goes on with that one'
+    line = f'{first} is from an earlier run; --resume {first} continues that run'
     assert newest_checkpoint(str(tmp_path)) == (None, [line])
     start = write(tmp_path, 'epoch_1.pth', 100, '20240102_101000',
                   experiment_name='deit_20240102_100000')
@@ -114,5 +114,5 @@ def test_a_folder_that_holds_a_run_is_named(tmp_path):
         (folder / f'epoch_{number}.pth').touch()
     line = earlier_run(str(folder))
     assert line.startswith(f'{folder} holds a run already (record.json, epoch_0.pth')
-    assert 'and 2 more' in line and 'overwritten' in line and '\n' not in line
+    assert 'and 2 more' in line and 'overwrite' in line and '\n' not in line
     assert '--work-dir' in line and '--resume' in line
