@@ -81,7 +81,7 @@ def test_averaged_weights_checkpointing_and_averaged_views(task, tmp_path, capsy
     evaluate(given)
     assert 'metrics:' in capsys.readouterr().out
     given.config = config('mask_rcnn')
-    with pytest.raises(RunError, match='--tta: mmdet averages boxes alone'):
+    with pytest.raises(RunError, match='--tta: mmdet only averages boxes'):
         evaluate(given)
 
 

@@ -106,7 +106,7 @@ def test_an_adamw_and_the_clipping_of_a_config_stay():
     (RETINANET, 'deit_tiny', 'DeiT has 16 alone: take vit_adapter_tiny'),
     (RETINANET, 'vit_adapter_vast', "arch='vast': expected one of"),
     (RETINANET, 'resnet_50', 'vit_adapter_ARCH, deit_ARCH, swin_ARCH'),
-    ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'vit_adapter_tiny', 'take deit_tiny'),
+    ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'vit_adapter_tiny', 'use deit_tiny'),
     ('mmdet::no/such.py', 'vit_adapter_tiny', 'there is no config'),
     ('mmfoo::no/such.py', 'vit_adapter_tiny', 'mmseg::'),
 ])

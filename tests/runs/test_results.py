@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(RunError, match='seed 1 twice'):
         results.compare([*labels, 'default'], [*RUNS, RUNS[1]], 'top1')
     other = dict(record('default', 2, 1.), fingerprint='other')
-    with pytest.raises(RunError, match='ran different configs'):
+    with pytest.raises(RunError, match='ran another config'):
         results.compare([*labels, 'default'], [*RUNS, other], 'top1')
     with pytest.raises(RunError, match="baseline 'x': expected one of 'default', 'lape'"):
         results.compare(labels, RUNS, 'top1', baseline='x')
@@ -78,7 +78,7 @@ def test_what_cannot_be_compared_is_refused():
 
 
 def test_records_are_found_and_read(tmp_path):
-    with pytest.raises(RunError, match='there is no record'):
+    with pytest.raises(RunError, match='has no record'):
         results.read_records([tmp_path])
     for run in RUNS:
         folder = tmp_path / run['path']
