@@ -281,6 +281,10 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
         if lacking:
             raise ValueError(f'{where}: {some(lacking, 1)} of {len(images)} images are not in '
                              f'{folder.root}; put them there')
+        if new := [name for name in names.values() if classes and name not in classes]:
+            if split_of(file) not in (None, 'train'):
+                raise ValueError(f'{where}: {some(new)} are not among the categories of the '
+                                 'training file; export both with the same classes')
         for sample in images.values():
             if samples.setdefault(sample.path, sample) is not sample:
                 raise ValueError(f'{where}: {sample.path} is listed twice, here or in another '

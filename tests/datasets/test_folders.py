@@ -63,6 +63,15 @@ def test_images_of_a_split_belong_to_its_file(tmp_path):
     assert {sample.path.split('/')[1] for sample in data.val} == {'val'}
 
 
+def test_validation_has_no_class_of_its_own(tmp_path):
+    for split in ('train', 'val'):
+        coco(tmp_path, split, f'images/{split}')
+    path = tmp_path / 'annotations/instances_val.json'
+    path.write_text(path.read_text().replace('"bee"', '"Bee"'))
+    with pytest.raises(ValueError, match="'Bee' are not among"):
+        read(tmp_path, 'coco')
+
+
 def test_more_images_leave_the_split_as_it_is(tmp_path):
     own_data.classes(tmp_path, count=30)
     before = read(tmp_path, 'classes')
