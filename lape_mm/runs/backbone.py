@@ -200,7 +200,7 @@ class Replacement:
         if self.kind == 'DeiT':
             if off or len({*levels}) > 2 or self.scope == 'mmdet' and {*levels} != {2}:
                 raise Unfit(f'{self.where} takes maps of strides {strides}, and DeiT has 16 alone: '
-                            'take vit_adapter_tiny')
+                            'use vit_adapter_tiny')
             return tuple(self.encoder.depth * number // len(old) - 1
                          for number in range(1, len(old) + 1))
         if off:
@@ -208,7 +208,7 @@ class Replacement:
         if self.kind == 'Swin' and (list(levels) != sorted({*levels}) or levels[-1] != 3):
             if self.scope == 'mmdet' or len(old) != 4:
                 raise Unfit(f'{self.where} takes maps of strides {strides}, and Swin gives 4, 8, '
-                            '16 and 32 once each: take vit_adapter_tiny')
+                            '16 and 32 once each: use vit_adapter_tiny')
             return LEVELS
         return levels
 
