@@ -13,10 +13,21 @@ from lape_mm.registry import WEIGHT_INITIALIZERS
 
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 NOT_ARGUMENTS = ('type', 'init_cfg', 'lape_mm_version', 'backbone')
+CARD = """---
+{{ card_data }}
+---
+A backbone of lape_mm, {{ kind }}, with {{ parameters }} parameters and
+{{ joining }}. config.json has its arguments.
+
+```python
+import lape_mm
+model = lape_mm.{{ kind }}.from_pretrained('THIS_FOLDER_OR_REPOSITORY')
+```
+"""
 
 
 class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', license='apache-2.0',
-                  tags=['vision-transformer', 'position-embedding']):
+                  tags=['vision-transformer', 'position-embedding'], model_card_template=CARD):
     """Adds `save_pretrained`, `push_to_hub` and `from_pretrained` to a backbone.
 
     The mixin records the constructor's arguments. Loading requires every weight to fit; PE is
@@ -26,6 +37,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     _hub_mixin_config: Any  # the mixin's record of the arguments; it has no public accessor
     folded: Any
     grid: tuple[int, int]
+    joining: Any
 
     def save_pretrained(self, save_directory, **options):
         """Writes weights, config.json and model card, see the mixin.
@@ -53,6 +65,12 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         super()._save_pretrained(save_directory)
         config = {'type': f'lape_mm.{type(self).__name__}', **self.hub_arguments()}
         (save_directory / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
+
+    def generate_model_card(self, *args, **options):
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return super().generate_model_card(
+            *args, **options, kind=type(self).__name__, joining=self.joining,
+            parameters=f'{count:,}')
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, config: dict | None = None,
