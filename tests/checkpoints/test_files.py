@@ -134,24 +134,6 @@ def test_states_of_generators_are_read(tmp_path):
     assert read['empty'].shape == (2, 0) and read['bytes'] == b''
 
 
-def test_changed_bits_are_an_error_or_change_no_weight(tmp_path):
-    weights = {'a': torch.randn(40), 'b': torch.arange(9)}
-    torch.save(weights, tmp_path / 'whole.pth')
-    content, rng, read = (tmp_path / 'whole.pth').read_bytes(), random.Random(1), 0
-    for _ in range(200):
-        changed = bytearray(content)
-        for _ in range(rng.choice([1, 1, 1, 20])):
-            changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        (tmp_path / 'changed.pth').write_bytes(bytes(changed))
-        try:
-            found = read_checkpoint(tmp_path / 'changed.pth')
-        except CheckpointError:
-            continue
-        read += 1
-        assert all(torch.equal(found[name], value) for name, value in weights.items())
-    assert read  # bits that nobody reads
-
-
 @pytest.mark.parametrize('zipped', [True, False])
 def test_code_needs_to_be_trusted(tmp_path, zipped, monkeypatch):
     path, mark = tmp_path / 'mine.pth', tmp_path / 'it ran'

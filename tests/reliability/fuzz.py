@@ -45,7 +45,7 @@ def files(canary: Path, seed: int, most_hostile: int | None = None) \
     Args:
         canary: see `hostile`.
         seed: of the sample and the mutants.
-        most_hostile: number of hostile files to sample; None for all (some 450).
+        most_hostile: number of hostile files to sample; None for all (some 200).
     """
     rng, good, bad = random.Random(seed), sound(), hostile(canary)
     if most_hostile is not None:

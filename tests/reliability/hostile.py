@@ -4,37 +4,41 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import gzip
 import importlib
+import io
 import operator
 import os
 import pickle
 import runpy
 import struct
 import subprocess
-from _codecs import encode
+import tarfile
+import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from broken import HUGE, archives, opcodes, others, storages, tensor_files
-from crafted import Call, old, old_storage, pickled, saved, storage, tensor, zipped
+from crafted import Call, safetensors, saved
 from mmengine.config import Config
 from mmengine.logging import HistoryBuffer
+from PIL import Image
+
+HUGE = 10 ** 12
 
 
 def hostile(canary: Path) -> Iterator[tuple[str, str, bytes]]:
     """Kind, name and content of each. Code that runs leaves a trace in ``canary``."""
     for number, content in enumerate(code(canary)):
-        yield 'code', f'code{number}.pth', zipped({'state_dict': {'a': tensor()}, 'meta': content})
-        yield 'code', f'code{number}_old.pth', old({'meta': content, 'a': tensor(old_storage())})
-        yield 'code', f'code{number}.pkl', pickled(content)
-        yield 'code', f'code{number}_4.pth', zipped(pickled({'a': content}, protocol=4))
-    for kind, files in (('memory', memory()), ('storage', storages()),
-                        ('weights', weights()), ('entries', entries()), ('opcodes', opcodes()),
-                        ('archive', archives()), ('safetensors', tensor_files()),
-                        ('other', others())):
+        whole = {'state_dict': {'a': torch.ones(4)}, 'meta': content}
+        yield 'code', f'code{number}.pth', saved(whole)
+        yield 'code', f'code{number}_old.pth', saved(whole, _use_new_zipfile_serialization=False)
+        yield 'code', f'code{number}.pkl', pickle.dumps(content, protocol=2)
+        yield 'code', f'code{number}_4.pth', saved({'a': content}, pickle_protocol=4)
+    for kind, files in (('weights', weights()), ('entries', entries()),
+                        ('safetensors', tensor_files()), ('other', others())):
         for number, content in enumerate(files):
             ending = 'safetensors' if kind == 'safetensors' else 'pth'
             yield kind, f'{kind}{number}.{ending}', content
@@ -69,42 +73,6 @@ def code(canary: Path) -> Iterator[Call]:
         'statistics_methods': {'mean': os.mkdir}})
 
 
-def memory() -> Iterator[bytes]:
-    """Small files that ask for more memory than there is."""
-    for shape, stride in (((HUGE,), (1,)), ((HUGE,), (0,)), ((1 << 62,) * 8, (1,) * 8),
-                          ((10 ** 300,), (1,)), ((1, 2), (1, HUGE))):
-        yield zipped({'a': tensor(shape=shape, stride=stride)})
-        yield old({'a': tensor(old_storage(), shape=shape, stride=stride)})
-    yield zipped({'a': tensor(offset=HUGE)})
-    yield zipped({'a': tensor(storage(HUGE), shape=(HUGE,))})
-    yield old({'a': tensor(old_storage(HUGE), shape=(4,))})
-    yield old({'a': tensor(old_storage(HUGE))}, storages=struct.pack('<q', HUGE) + bytes(16))
-    # a million views of a megabyte
-    view = tensor(storage(2 ** 18), shape=(2 ** 18,))
-    yield zipped({str(n): Call(*view.parts[:1], *view.parts[1]) for n in range(1000)},
-                 {'data/0': bytes(2 ** 20)})
-    for function, argument in ((bytearray, HUGE), (torch.FloatTensor, HUGE), (range, HUGE),
-                               (torch.storage.UntypedStorage, HUGE), (np.zeros, HUGE)):
-        yield zipped({'a': Call(function, argument)})
-    array = np.core.multiarray._reconstruct if np.__version__ < '2' else \
-        np._core.multiarray._reconstruct
-    yield zipped({'a': Call(array, np.ndarray, (HUGE,), b'b')})
-    yield zipped({'a': Call(array, np.ndarray, (0,), b'b', state=(
-        1, (HUGE,), np.dtype('f8'), False, b'abcdefgh'))})
-    yield zipped({'a': Call(np.dtype, f'V{2 ** 31 - 1}', False, True)})
-    yield zipped({'a': Call(np.dtype, '(100000,100000)f8', False, True)})
-    # thousands of copies of one text, list or dict
-    text, items = 'x' * 2 ** 20, list(range(2 ** 14))
-    yield zipped([Call(encode, text, 'latin1') for _ in range(2000)])
-    yield zipped([Call(set, items) for _ in range(2000)])
-    counts = dict.fromkeys(items, 1)
-    yield zipped([Call(collections.Counter, counts) for _ in range(2000)])
-    pairs = [[str(n), n] for n in range(2 ** 13)]
-    yield zipped([Call(OrderedDict, pairs) for _ in range(2000)])
-    yield zipped({'a': Call(torch._utils._rebuild_wrapper_subclass, torch.nn.Parameter,
-                            torch.float32, (HUGE,), (1,), 0, torch.strided, 'cpu', False)})
-
-
 def weights() -> Iterator[bytes]:
     """Invalid weights, and other objects in their place."""
     good = torch.ones(2)
@@ -137,9 +105,70 @@ def entries() -> Iterator[bytes]:
         yield saved(value)
     for state in (dict(x=1), dict(_metadata=3), dict(_metadata={'': {'version': 'x'}}),
                   dict(_metadata={'': {'assign_to_params_buffers': True}}), dict(keys=3)):
-        yield zipped(Call(OrderedDict, state=state))
+        yield saved(Call(OrderedDict, state=state))
     history = {'max_length': 3, '_log_history': np.ones(1), '_count_history': np.ones(1)}
     for changes in (dict(mean=3), dict(max_length=0), dict(_log_history='x'),
                     dict(statistics_methods=3), dict(statistics_methods={'mean': 3}),
                     dict(statistics_methods={'mean': HistoryBuffer.max})):
-        yield zipped({'a': Call(HistoryBuffer, state={**history, **changes})})
+        yield saved({'a': Call(HistoryBuffer, state={**history, **changes})})
+
+
+def tensor_files() -> Iterator[bytes]:
+    """.safetensors that are damaged, or hold no weights."""
+    def one(dtype='F32', shape=(4,), offsets=(0, 16)):
+        return {'a': {'dtype': dtype, 'shape': shape, 'data_offsets': offsets}}
+    for header in (one(shape=(5,)), one(shape=(HUGE,)), one('X9'), one(shape=(-4,)),
+                   one(offsets=(0, HUGE)), one(offsets=(16, 0)), {'a': 3}, [], '', '{' * 100_000,
+                   {'__metadata__': 3, **one()}, {**one(), 'b': one()['a']}):
+        yield safetensors(header, bytes(16))
+    for length in (0, 2 ** 63, 10 ** 9):
+        yield safetensors(one(), bytes(16), length=length)
+    yield safetensors(one(), bytes(8))
+    yield safetensors(one(), bytes(99))
+    yield safetensors(one(), struct.pack('<4f', 1, 2, float('nan'), 3))
+    yield safetensors(one('BF16', (8,)), b'\x80\x7f' * 8)
+    yield safetensors(one('F8_E4M3', (16,)), bytes(16))
+    yield safetensors(one('C64', (2,)), bytes(16))
+    yield safetensors({'a\n\x1b[2J': one()['a']}, bytes(16))
+    yield b'PK\x03\x04' + bytes(20)
+    yield b''
+
+
+def others() -> Iterator[bytes]:
+    """Files that are something else altogether."""
+    yield b''
+    yield b'\0' * 1000
+    yield b'\x80'
+    yield b'<!DOCTYPE html><html><body>404</body></html>'
+    yield b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 22884357\n'
+    yield b'{"weights": [1, 2]}'
+    yield b'import os\nos.mkdir("ran")\n'
+    yield 'ä'.encode('utf-16') * 99
+    yield b'\x7fELF' + bytes(range(256))
+    yield gzip.compress(saved({'a': torch.ones(2)}))
+    yield os.urandom(4096)
+    for kind in ('PNG', 'JPEG'):
+        file = io.BytesIO()
+        Image.new('RGB', (9, 9)).save(file, kind)
+        yield file.getvalue()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, 'w') as archive:
+        archive.writestr('report.txt', 'x')
+    yield file.getvalue()
+    for name in ('storages', '\udc80\x02\udc8a\nl'):  # a tar archive, one that is a pickle too
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode='w', errors='surrogateescape',
+                          format=tarfile.GNU_FORMAT) as archive:
+            for part in (name, 'tensors', 'pickle'):
+                entry = tarfile.TarInfo(part)
+                entry.size = 9
+                archive.addfile(entry, io.BytesIO(pickle.dumps(3).ljust(9)))
+        yield file.getvalue()
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), file)
+    yield file.getvalue()
+    file = io.BytesIO()
+    np.savez(file, a=np.ones(3))
+    yield file.getvalue()
+    yield pickle.dumps({'a': [1, 2]})
+    yield pickle.dumps({'a': np.ones(3)}, protocol=2)

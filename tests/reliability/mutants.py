@@ -1,8 +1,7 @@
-"""Sound checkpoints, and what becomes of them when bytes, entries or opcodes change."""
+"""Sound checkpoints, and what becomes of them when bytes or entries change."""
 from __future__ import annotations
 
 import io
-import pickletools
 import random
 import zipfile
 from collections import Counter, OrderedDict
@@ -12,8 +11,6 @@ import numpy as np
 import torch
 from crafted import saved
 from mmengine.logging import MessageHub
-
-OPCODES = sorted(pickletools.code2op)
 
 
 def sound() -> dict[str, bytes]:
@@ -58,9 +55,7 @@ def mutants(rng: random.Random, files: dict[str, bytes]) -> Iterator[tuple[str, 
         content = files[name]
         kinds = [flipped, cut, spans]
         if content.startswith(b'PK'):
-            kinds += [swapped, repacked, repickled, repickled]
-        elif content.startswith(b'\x80'):
-            kinds += [old_opcodes, old_opcodes]
+            kinds += [swapped, repacked]
         kind = rng.choice(kinds)
         stem, _, ending = name.partition('.')
         yield kind.__name__, f'{stem}_{kind.__name__}.{ending}', kind(rng, content)
@@ -123,50 +118,3 @@ def repacked(rng: random.Random, content: bytes) -> bytes:
         parts[name] = {'flipped': flipped(rng, part.ljust(400, b'\0')), 'longer': part + b'\0',
                        'cut': part[:len(part) // 2]}.get(kind, part)
     return _pack(parts, zipfile.ZIP_DEFLATED if kind == 'compressed' else zipfile.ZIP_STORED)
-
-
-def repickled(rng: random.Random, content: bytes) -> bytes:
-    """The pickle of an archive has other opcodes; checksums fit."""
-    parts = _unpack(content)
-    name = next(name for name in parts if name.endswith('data.pkl'))
-    parts[name] = opcodes(rng, parts[name])
-    return _pack(parts)
-
-
-def old_opcodes(rng: random.Random, content: bytes) -> bytes:
-    """One of the pickles of an old file has other opcodes."""
-    stream = io.BytesIO(content)
-    ends = [0]
-    for _ in range(5):
-        for _ in pickletools.genops(stream):
-            pass
-        ends.append(stream.tell())
-    number = rng.choice([0, 1, 2, 3, 3, 3, 3, 4])
-    first, last = ends[number:number + 2]
-    return content[:first] + opcodes(rng, content[first:last]) + content[last:]
-
-
-def opcodes(rng: random.Random, data: bytes) -> bytes:
-    """A pickle some of whose opcodes are gone, doubled, in another place, others, or changed."""
-    places = [place for _, _, place in pickletools.genops(data)] + [len(data)]
-    steps = [data[first:last] for first, last in zip(places, places[1:])]
-    for _ in range(rng.choice([1, 1, 2, 4])):
-        at, other = rng.randrange(len(steps)), rng.randrange(len(steps))
-        kind = rng.choice(['gone', 'doubled', 'moved', 'copied', 'another', 'argument', 'number'])
-        if kind == 'gone' and len(steps) > 1:
-            del steps[at]
-        elif kind == 'doubled':
-            steps.insert(at, steps[at])
-        elif kind == 'moved':
-            steps[at], steps[other] = steps[other], steps[at]
-        elif kind == 'copied':
-            steps[at] = steps[other]
-        elif kind == 'another':
-            steps[at] = rng.choice(OPCODES).encode('latin-1') + steps[at][1:]
-        elif kind == 'number':
-            steps[at] = rng.choice([b'K\xff', b'J\xff\xff\xff\xff', b'J\xff\xff\xff\x7f',
-                                    b'\x8a\x08' + b'\xff' * 7 + b'\x7f', b'N', b'\x88', b'}', b')'])
-        elif len(steps[at]) > 1:
-            steps[at] = steps[at][:1] + flipped(rng, steps[at][1:].ljust(200, b'\0'))[
-                :len(steps[at]) - 1]
-    return b''.join(steps)

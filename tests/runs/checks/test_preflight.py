@@ -155,12 +155,6 @@ class TestDetection:
         assert "'horse'" in found[0] and "'dog'" in found[0]
         assert 'metainfo.classes=[cat,dog]' in found[0]
 
-    def test_heads(self, coco):
-        line, = problems(detection(coco, heads=80))
-        assert '2 classes' in line and '80' in line and 'rpn_head' not in line
-        assert 'model.roi_head.bbox_head.num_classes=2' in line
-        assert 'model.roi_head.mask_head.num_classes=2' in line
-
     def test_order(self, coco):
         write_coco(coco, 'val2017', ['dog', 'cat'])
         first, second = problems(detection(coco))
@@ -254,10 +248,6 @@ class TestSegmentation:
         line, = problems(segmentation(ade))
         assert 'ignored' in line and 'reduce_zero_label=False' in line
 
-    def test_heads(self, ade):
-        line, = problems(segmentation(ade, heads=150))
-        assert 'model.decode_head.num_classes=3' in line
-
     def test_colour_maps(self, ade):
         Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(
             ade / 'annotations' / 'training' / 'a.png')
@@ -275,11 +265,6 @@ class TestSegmentation:
 class TestClassification:
     def test_good(self, imagenet):
         assert problems(classification(imagenet)) == []
-
-    def test_folders_and_heads(self, imagenet):
-        line, = problems(classification(imagenet, heads=1000))
-        assert '3 class folders' in line and 'model.head.num_classes=3' in line
-        assert 'model.data_preprocessor.num_classes=3' in line
 
     def test_validation_has_other_classes(self, imagenet):
         os.rename(imagenet / 'val' / 'n2', imagenet / 'val' / 'n9')
