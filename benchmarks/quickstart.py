@@ -23,7 +23,7 @@ from lape_mm.runs.results import figure, markdown, read_record
 
 RECORDS = ROOT / 'benchmarks/quickstart.json'
 JOININGS = ('default', 'lape', 'pvg', 'mpvg')
-# task -> metric in the log, its scale to 0..1, the mark to reach, the limit in seconds
+# task -> metric in the log, its scale to 0..1, the target, the limit in seconds
 TASKS = {
     'deit': ('accuracy/top1', .01, .80, 90),
     'mask_rcnn': ('coco/segm_mAP_50', 1., .50, 300),
@@ -39,7 +39,7 @@ def config_of(task: str) -> str:
 
 def run(task: str, joining: str, folder: Path) -> dict:
     """Trains with tools/train.py and returns the record; CalledProcessError if that fails."""
-    metric, scale, mark, limit = TASKS[task]
+    metric, scale, target, limit = TASKS[task]
     work_dir = folder / f'{task}-{joining}'
     start = time.perf_counter()
     with open(folder / f'{task}-{joining}.log', 'w') as log:
@@ -49,24 +49,24 @@ def run(task: str, joining: str, folder: Path) -> dict:
     seconds = time.perf_counter() - start
     value = figure(read_record(work_dir / RECORD), metric)
     return dict(task=task, joining=joining, metric=metric, value=round(value * scale, 4),
-                mark=mark, seconds=round(seconds), limit=limit, seed=0, config=config_of(task),
+                target=target, seconds=round(seconds), limit=limit, seed=0, config=config_of(task),
                 **described())
 
 
 def table(records: dict[str, dict]) -> str:
     """The records as a Markdown table, with the seconds that the runs took."""
     rows = []
-    for task, (metric, _, mark, _) in TASKS.items():
+    for task, (metric, _, target, _) in TASKS.items():
         found = [records.get(f'{task}-{joining}', {}) for joining in JOININGS]
         seconds = [record['seconds'] for record in found if record]
-        rows.append([f'`{task}.py`', metric, f'{mark:.2f}',
+        rows.append([f'`{task}.py`', metric, f'{target:.2f}',
                      *(f'{record["value"]:.3f}' if record else '' for record in found),
                      f'{min(seconds)} to {max(seconds)}' if seconds else ''])
-    return markdown(['config, measured', 'metric', 'mark', *JOININGS, 'seconds'], rows)
+    return markdown(['config, measured', 'metric', 'target', *JOININGS, 'seconds'], rows)
 
 
 def main() -> int:
-    """Trains what has no record yet and prints the table; 1 if a run misses its mark or limit."""
+    """Trains what has no record yet and prints the table; 1 if a run misses its target or limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS))
     parser.add_argument('--joinings', nargs='+', choices=JOININGS, default=list(JOININGS))
@@ -82,10 +82,11 @@ def main() -> int:
                 continue
             record = records[name] = run(task, joining, args.work_dir)
             RECORDS.write_text(json.dumps(records, indent=1) + '\n')
-            print(f'{name}: {record["metric"]} {record["value"]:.3f} (mark {record["mark"]:.2f}) '
-                  f'in {record["seconds"]} s (limit {record["limit"]} s)', flush=True)
+            print(f'{name}: {record["metric"]} {record["value"]:.3f} '
+                  f'(target {record["target"]:.2f}) in {record["seconds"]} s '
+                  f'(limit {record["limit"]} s)', flush=True)
     print(table(records))
-    return int(any(record['value'] < record['mark'] or record['seconds'] > record['limit']
+    return int(any(record['value'] < record['target'] or record['seconds'] > record['limit']
                    for record in records.values()))
 
 

@@ -1,4 +1,4 @@
-"""The quick-start configs: a step with every joining, a whole small run, and (long) their marks."""
+"""The quick-start configs: a step with every joining, a whole small run, (long) their targets."""
 import json
 import re
 from pathlib import Path
@@ -86,16 +86,16 @@ def test_averaged_weights_checkpointing_and_averaged_views(task, tmp_path, capsy
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('task, metric, mark, options', [
-    # the README's marks
+@pytest.mark.parametrize('task, metric, target, options', [
+    # the README's targets
     ('deit', 'accuracy/top1', 80., {}), ('mask_rcnn', 'coco/segm_mAP_50', .5, {}),
     # a part of the schedule, which reaches some 10 points more than is asked for here
     ('upernet', 'mIoU', 20., {**shorter('upernet', 200), 'param_scheduler.1.end': 200}),
     ('segmenter', 'mIoU', 35., {**shorter('segmenter', 500), 'param_scheduler.1.end': 500})])
-def test_the_mark_is_reached(task, metric, mark, options, tmp_path, monkeypatch):
+def test_the_target_is_reached(task, metric, target, options, tmp_path, monkeypatch):
     """benchmarks/quickstart.py measures whole runs of each joining."""
     monkeypatch.setenv('LAPE_MM_SCENES', str(tmp_path / 'scenes'))
     train(arguments(task, tmp_path / 'run', **options))
     scalars, = (tmp_path / 'run').glob('*/vis_data/scalars.json')
     values = [json.loads(line)[metric] for line in scalars.open() if f'"{metric}"' in line]
-    assert values[-1] >= mark
+    assert values[-1] >= target

@@ -65,7 +65,7 @@ class SpatialPriorModule(nn.Module):
         self.fc4 = nn.Conv2d(4 * inplane, dim, 1)
 
     def forward(self, img: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(B, in_channels, H, W), padded to multiples of 32, to four maps (B, C, H/s, W/s)."""
+        """Pads (B, in_channels, H, W) to multiples of 32 and returns four maps (B, C, H/s, W/s)."""
         height, width = img.shape[-2:]
         img = F.pad(img, (0, -width % 32, 0, -height % 32)).contiguous(memory_format=LAYOUT)
         c1 = self.stem(img)

@@ -46,7 +46,7 @@ class Tokenizer(nn.Module):
         if conv_layers < 0:
             raise ValueError(f'arch: conv_layers={conv_layers}, expected 0 (patches) or more')
         if kernel_size < 1 or conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
-            expected = 'an odd number from 3' if conv_layers else 'a positive number'
+            expected = 'an odd number, 3 or more' if conv_layers else 'a positive number'
             raise ValueError(f'arch: kernel_size={kernel_size} with conv_layers={conv_layers}, '
                              f'expected {expected}')
         if conv_layers:

@@ -35,7 +35,7 @@ class FoldedPlan(nn.Module):
         self.register_load_state_dict_pre_hook(refuse_unfolded)
 
     def forward(self, grid: tuple[int, int]) -> PositionPlan:
-        """The plan; ValueError for another grid."""
+        """Returns the plan; ValueError if it was folded for another grid."""
         if tuple(grid) != self.grid:
             raise ValueError(f'folded for {self.grid[0]} x {self.grid[1]} tokens, got '
                              f'{grid[0]} x {grid[1]}: fold the model for that image size')

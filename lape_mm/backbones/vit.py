@@ -38,7 +38,7 @@ def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, s
     others = [kind for kind in kinds if kind not in ROTARY]
     if not kinds or not set(kinds) <= set(allowed) or len(others) > 1 or len(rotary) > 1 \
             or RELATIVE in others and rotary:
-        both = ", or a table and a rotary one, as 'learnable+rope'" if 'rope' in allowed else ''
+        both = ", or a table with rotary PE, as in 'learnable+rope'" if 'rope' in allowed else ''
         raise ValueError(f'position={position!r}: expected one of '
                          f'{", ".join(map(repr, allowed))}{both}')
     return next(iter(others), None), next(iter(rotary), None)

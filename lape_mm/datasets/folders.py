@@ -287,8 +287,9 @@ def read_coco(folder: Folder, files: Sequence[str]) -> tuple[list[str], list[Sam
                                  'training file; export both with the same classes')
         for sample in images.values():
             if samples.setdefault(sample.path, sample) is not sample:
-                raise ValueError(f'{where}: {sample.path} is listed twice, here or in another '
-                                 'file; keep one, and name files after their split, train or val')
+                raise ValueError(f'{where}: {sample.path} is listed more than once in the '
+                                 'annotation files; keep one entry, and name each file after its '
+                                 'split, such as train.json')
             if not all(sample.size):  # Label Studio may not know it
                 sample.size = folder.size(sample.path)
         for entry in content['annotations']:

@@ -1,4 +1,4 @@
-"""tools/analyze_position.py: a report from configs and checkpoints."""
+"""What tools/analyze_position.py does: writes a report from configs and checkpoints."""
 from __future__ import annotations
 
 import re

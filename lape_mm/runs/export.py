@@ -1,4 +1,4 @@
-"""tools/export_onnx.py: from a config and a checkpoint to an ONNX file."""
+"""What tools/export_onnx.py does: turns a config and a checkpoint into an ONNX file."""
 from __future__ import annotations
 
 import os

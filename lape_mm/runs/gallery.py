@@ -1,4 +1,4 @@
-"""tools/gallery.py: several models' pictures side by side on one page."""
+"""What tools/gallery.py does: puts several models' pictures side by side on one page."""
 from __future__ import annotations
 
 from argparse import Namespace

@@ -106,7 +106,7 @@ def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
 
 
 def earlier_run(work_dir: str) -> str | None:
-    """The warning for a new run in a folder that holds a record or checkpoints, or None."""
+    """A warning if a new run's folder already holds a record or checkpoints, otherwise None."""
     names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir))
              if path.is_file()]
     return None if not names else (

@@ -135,12 +135,14 @@ class TimmModel(Encoder):
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None,
                        patch_size: int | None = None) -> None:
-        """Resizes the PE tables for images of (h, w) pixels, as a forward would.
+        """Resizes the PE tables for images of (h, w) pixels, as a forward pass would.
 
-        timm's ``save_for_hf`` is told of it by ``model_args=dict(img_size=...)``.
+        To save the model afterwards, pass ``model_args=dict(img_size=...)`` to timm's
+        ``save_for_hf``.
 
         Raises:
-            ValueError: for a ``patch_size``, or another size of a folded model or a relative bias.
+            ValueError: if ``patch_size`` is given, or if the model is folded or has a relative bias
+                and the size differs from its own.
         """
         if patch_size is not None:
             raise ValueError('patch_size cannot be changed: build the model with another one')

@@ -314,7 +314,8 @@ def check_class_folders(report: Report, source: Source) -> list[str] | None:
             labels = [int(line.rsplit(' ', 1)[1]) for line in list_from_file(source.ann_file)
                       if line.strip()]
         except (IndexError, ValueError) as error:
-            raise ValueError(f'{source.ann_file}: expected lines of image and label') from error
+            raise ValueError(
+                f'{source.ann_file}: expected an image and its label on each line') from error
         top = max(labels, default=-1)
         if names is not None:
             check_heads(report, source, len(names))

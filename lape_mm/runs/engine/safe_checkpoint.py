@@ -66,8 +66,9 @@ class SafeCheckpointHook(CheckpointHook):
       checkpoint is always whole.
     - A checkpoint that cannot be written (a full disk) ends the run with a message.
     - On SIGINT (Ctrl-C) and SIGTERM the run finishes its iteration, writes ``interrupted.pth`` and
-      exits with status 128 + the signal. It does so at once during validation, or after the next
-      iteration if there are several processes. A second signal ends the run at once.
+      exits with status 128 + the signal. During validation, a single process does so after the
+      current batch; several processes first finish validation and one more training iteration. A
+      second signal ends the run at once.
     """
 
     def __init__(self, *args, **kwargs):
