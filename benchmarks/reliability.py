@@ -76,7 +76,6 @@ def files(args, folder: Path) -> list[dict]:
     """Reads damaged and hostile checkpoints."""
     import fuzz
     outcomes = fuzz.run(args.files, args.seed, folder)
-    print(fuzz.table(outcomes))
     found = Counter(outcome.result for outcome in outcomes)
     return [row('damaged and hostile files', len(outcomes),
                 sum(found[result] for result in fuzz.GOOD), found['executed'], found['hung'])]

@@ -14,9 +14,8 @@ from lape_mm.backbones import DeiT, Swin, ViTAdapter, fold
 from lape_mm.checkpoints import load_backbone, read_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ([Path(os.environ['LAPE_GOLDENS'])] if os.environ.get('LAPE_GOLDENS') else
-           [ROOT / 'data/goldens', ROOT.parents[1] / 'shared/goldens'])
-CASES = sorted(path for folder in FOLDERS for path in folder.glob('lape_*.pt')
+GOLDENS = Path(os.environ.get('LAPE_GOLDENS') or ROOT / 'data/goldens')
+CASES = sorted(path for path in GOLDENS.glob('lape_*.pt')
                if re.search('basic|share|LaPE', path.stem) and 'unshare' not in path.stem
                and 'RPE' not in path.stem)
 ARCH = dict(embed_dim=12, depth=3, num_heads=3)
@@ -109,8 +108,8 @@ def official(state, depth, joining, slots):
             pe = normed
 
 
-@pytest.mark.skipif(not CASES, reason=f'no LaPE goldens in {FOLDERS}')
-@pytest.mark.parametrize('path', CASES, ids=lambda path: f'{path.parent.parent.name}-{path.stem}')
+@pytest.mark.skipif(not CASES, reason=f'no LaPE goldens in {GOLDENS}')
+@pytest.mark.parametrize('path', CASES, ids=lambda path: path.stem)
 def test_the_official_scripts_similarity(path, tmp_path):
     case = read_checkpoint(path)
     config, state = case['config'], case['state_dict']

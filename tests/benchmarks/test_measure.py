@@ -2,32 +2,10 @@
 import json
 import sys
 from argparse import Namespace
-from itertools import count
 
 import measure
 import pytest
 import torch
-
-
-def test_candidates_take_turns_and_the_warm_up_is_dropped():
-    seen, clock = [], count()
-
-    def candidate(name):
-        def measured():
-            seen.append(name)
-            return next(clock)
-        return measured
-    found = measure.interleave({name: candidate(name) for name in 'ABC'}, rounds=20)
-    rounds = [''.join(seen[start:start + 3]) for start in range(0, 63, 3)]
-    assert {''.join(sorted(order)) for order in rounds} == {'ABC'}  # each round has all of them
-    assert {order[0] for order in rounds} == set('ABC')  # each of them comes first sometimes
-    assert found == {name: [3 * turn + rounds[turn].index(name) for turn in range(1, 21)]
-                     for name in 'ABC'}
-
-
-def test_no_round_begins_after_the_budget():
-    found = measure.interleave({'A': lambda: 1., 'B': lambda: 2.}, rounds=100, budget=0.)
-    assert found == {'A': [1.] * 5, 'B': [2.] * 5}
 
 
 def test_a_ratio_is_taken_within_its_round():

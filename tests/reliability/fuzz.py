@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -131,22 +130,6 @@ def _configs(content: Mapping) -> bool:
         if isinstance(entry, Mapping) and name in entry:
             return True
     return False
-
-
-def table(outcomes: Iterable[Outcome]) -> str:
-    """A line for each kind of file: how many, and what became of them."""
-    counts: dict[str, Counter] = {}
-    for outcome in outcomes:
-        for kind in (outcome.kind, 'all'):
-            counts.setdefault(kind, Counter())[outcome.result] += 1
-    counts['all'] = counts.pop('all')
-    columns = ('tried', *GOOD, *BAD)
-    lines = [f'{"":12}' + ''.join(f'{name:>{len(name) + 2}}' for name in columns)]
-    for kind, found in counts.items():
-        numbers = (found.total(), *(found[name] for name in columns[1:]))
-        lines.append(f'{kind:12}' + ''.join(f'{number:>{len(name) + 2}}'
-                                            for name, number in zip(columns, numbers)))
-    return '\n'.join(lines)
 
 
 def run(count: int, seed: int, folder: Path, most_hostile: int | None = None) -> list[Outcome]:
