@@ -71,13 +71,16 @@ class Folder:
     def __init__(self, root: str | os.PathLike):
         self.root = Path(root).expanduser().resolve()
         self.notes: list[str] = []
+        if not self.root.is_dir():
+            raise ValueError(f'{root}: ' + ('a file; give the folder that holds it'
+                                            if self.root.is_file() else 'this folder does not exist'))
         paths = [Path(path).as_posix() for path in sorted(glob(
             '**', root_dir=self.root, recursive=True)) if not path.startswith('__MACOSX')]
         self.folders = [path for path in paths if (self.root / path).is_dir()]
         self.files = [path for path in paths if (self.root / path).is_file()]
         self.images = self.having(*IMAGES)
         if not self.images:
-            raise ValueError(f'{root}: holds no image ({", ".join(IMAGES)}), or does not exist')
+            raise ValueError(f'{root}: holds no image ({", ".join(IMAGES)})')
         self.by_name = defaultdict(list)
         for path in self.images:
             for name in (Path(path).name, Path(path).stem):

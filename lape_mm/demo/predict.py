@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,12 +37,17 @@ def predict(args: Namespace) -> None:
     apply_trust(args)
     paths = [path for word in args.inputs for path in find(Path(word))]
     (_, model), = open_models(args.model, args.joining or []).items()
+    root = os.path.commonpath([path.resolve().parent for path in paths])
+    names = [path.resolve().relative_to(root) for path in paths]
+    stems = Counter(name.with_suffix('') for name in names)  # a.jpg and a.png share one
     out, entries, failed = Path(args.out), [], 0
-    out.mkdir(parents=True, exist_ok=True)
-    for path in progress(paths, 'predicting'):
+    for path, name in progress(list(zip(paths, names)), 'predicting'):
+        stem = name.with_suffix('')
+        target = out / (stem if stems[stem] == 1 else name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        run = film if path.suffix.lower() in VIDEOS else still
         try:
-            entries += film(model, path, out, args.score) if path.suffix.lower() in VIDEOS else \
-                still(model, path, out, args.score)
+            entries += run(model, path, name, target, args.score)
         except ValueError as error:
             failed += 1
             print(f'left out: {error}')
@@ -62,48 +69,49 @@ def find(path: Path) -> list[Path]:
     return found
 
 
-def still(model: Predict, path: Path, out: Path, score: float) -> list[dict]:
-    """Predicts an image, writes the picture, and returns its entries."""
+def still(model: Predict, path: Path, name: Path, target: Path, score: float) -> list[dict]:
+    """Predicts an image, writes TARGET.jpg, and returns its entries."""
     picture = read_image(path)
     found = model(picture)
-    target = out / f'{path.stem}.jpg'
-    if target.resolve() == path.resolve():
-        raise RunError(f'--out {out}: the picture would replace {path}')
-    draw(picture, found, score).save(target, quality=92)
+    drawn = Path(f'{target}.jpg')
+    if drawn.resolve() == path.resolve():
+        raise RunError(f'--out {target.parent}: the picture would replace {path}')
+    draw(picture, found, score).save(drawn, quality=92)
     if found.label_map is not None:
         Image.fromarray(found.label_map.astype(np.uint8 if found.label_map.max() < 256 else
-                                               np.uint16)).save(out / f'{path.stem}_labels.png')
-    return list(results(found, path, score))
+                                               np.uint16)).save(f'{target}_labels.png')
+    return list(results(found, name, score))
 
 
-def film(model: Predict, path: Path, out: Path, score: float) -> list[dict]:
-    """Predicts a video frame by frame, writes FILE.mp4, and returns its entries."""
+def film(model: Predict, path: Path, name: Path, target: Path, score: float) -> list[dict]:
+    """Predicts a video frame by frame, writes TARGET.mp4, and returns its entries."""
     import cv2
     reader = cv2.VideoCapture(str(path))
-    size = tuple(int(reader.get(key)) for key in (
-        cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+    size = (int(reader.get(cv2.CAP_PROP_FRAME_WIDTH)),
+            int(reader.get(cv2.CAP_PROP_FRAME_HEIGHT)))
     if not reader.isOpened() or 0 in size:
         raise ValueError(f'{path}: cannot be read as a video')
-    writer = cv2.VideoWriter(str(out / f'{path.stem}.mp4'), cv2.VideoWriter.fourcc(*'mp4v'),
+    writer = cv2.VideoWriter(f'{target}.mp4', cv2.VideoWriter.fourcc(*'mp4v'),
                              reader.get(cv2.CAP_PROP_FPS) or 25, size)
     entries: list[dict] = []
     while (frame := reader.read()[1]) is not None:
         picture = Image.fromarray(np.ascontiguousarray(frame[..., ::-1]))
         found = model(picture)
-        writer.write(np.asarray(draw(picture, found, score))[..., ::-1])
+        writer.write(np.asarray(draw(picture, found, score).resize(size))[..., ::-1])
         number = int(reader.get(cv2.CAP_PROP_POS_FRAMES)) - 1
-        entries += ({**one, 'frame': number} for one in results(found, path, score))
+        entries += ({**one, 'frame': number} for one in results(found, name, score))
     writer.release()
     return entries
 
 
-def results(found: Prediction, path: Path, score: float) -> Iterator[dict]:
+def results(found: Prediction, name: Path, score: float) -> Iterator[dict]:
     """Entries of an image: COCO results for a detector, the best classes of a classifier.
 
-    ``image_id`` is the file's name, as a number where it is one. A segmenter's entry has the share
-    of each class; its label map is in NAME_labels.png.
+    ``image_id`` is the file's name below the folder of all inputs, or the number that it is. A
+    segmenter's entry has the share of each class; its label map is in NAME_labels.png.
     """
-    image = int(path.stem) if path.stem.isdigit() else path.name
+    image = int(str(name.with_suffix(''))) if str(name.with_suffix('')).isdigit() else \
+        name.as_posix()
     if found.label_map is not None:
         labels, counts = np.unique(found.label_map, return_counts=True)
         yield dict(image_id=image, shares={found.names[label]: round(count / counts.sum(), 4)

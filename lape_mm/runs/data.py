@@ -344,7 +344,11 @@ def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]
         for key in TIMES if same else ():
             if key in node:
                 node[key] = scaled(node[key])
-        if node.get('end', math.inf) > node.get('begin', 0):
+        span = node.get('end', math.inf) - node.get('begin', 0)
+        if node.get('convert_to_iter_based'):
+            span *= per_epoch or math.inf
+        warms = {'start_factor', 'factor'} & node.keys()  # mmengine stays in one of a single step
+        if span > (1 if warms else 0):
             kept.append(node)
     cfg.param_scheduler = kept
     for node in (loop, *(cfg.get('custom_hooks') or [])):

@@ -57,7 +57,10 @@ def draw_truth(runner: Runner) -> str:
     tile, path = LEAST_SIDE + 8, f'{runner.work_dir}/truth.jpg'
     sheet = Image.new('RGB', (4 * tile, -(-len(chosen) // 4) * tile), 'white')
     for place, index in enumerate(chosen):
-        packed = dataset[index]
+        try:
+            packed = dataset[index]
+        except Exception:  # a broken image: the run names it when it reads it
+            continue
         image = packed['inputs'].numpy().transpose(1, 2, 0)
         if 'gt_instances' in (sample := packed['data_samples']):
             boxes = sample.gt_instances.bboxes

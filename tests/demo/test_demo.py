@@ -32,15 +32,15 @@ def detector(scores=(.9, .2)):
                       np.array([[10, 5, 30, 20], [40, 30, 60, 40]], np.float32), masks)
 
 
-def test_entries_are_coco_results(tmp_path):
+def test_entries_are_coco_results():
     pytest.importorskip('pycocotools')
     from pycocotools import mask as coder
-    entry, = results(detector(), tmp_path / '000042.jpg', .3)
+    entry, = results(detector(), Path('000042.jpg'), .3)
     assert (entry['image_id'], entry['category_id'], entry['category']) == (42, 1, 'dog')
     assert entry['bbox'] == [10, 5, 20, 15]
     coded = coder.frPyObjects(entry['segmentation'], 40, 60)
     np.testing.assert_array_equal(coder.decode(coded).astype(bool), detector().masks[0])
-    assert len(list(results(detector(), tmp_path / 'a.jpg', .1))) == 2
+    assert len(list(results(detector(), Path('a.jpg'), .1))) == 2
     for mask in (np.zeros((3, 2), bool), np.ones((3, 2), bool), np.eye(3, dtype=bool)):
         coded = coder.frPyObjects(run_lengths(mask), *mask.shape)
         np.testing.assert_array_equal(coder.decode(coded).astype(bool), mask)
@@ -126,20 +126,32 @@ def checkpoint(tmp_path_factory):
 
 @pytest.mark.long
 def test_files_are_predicted(checkpoint, tmp_path):
-    for name in ('one', 'two'):
+    for name in ('train/one.png', 'val/one.png', 'two.png', 'two.bmp'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3)).astype(
-            np.uint8)).save(tmp_path / f'{name}.png')
+            np.uint8)).save(tmp_path / name)
     (tmp_path / 'broken.jpg').write_text('text')
+    cv2 = pytest.importorskip('cv2')
+    video = cv2.VideoWriter(str(tmp_path / 'film.mp4'), cv2.VideoWriter.fourcc(*'mp4v'), 5,
+                            (96, 64))
+    for level in range(3):
+        video.write(np.full((64, 96, 3), 50 * level, np.uint8))
+    video.release()
     out = tmp_path / 'out'
     done = subprocess.run(
         [sys.executable, 'tools/predict.py', 'configs/quickstart/mask_rcnn.py', str(checkpoint),
          '--inputs', str(tmp_path), '--out', str(out), '--score', '0'],
         cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert 'left out' in done.stdout and '2 of 3 inputs' in done.stdout
-    assert {path.name for path in out.iterdir()} == {'one.jpg', 'two.jpg', 'predictions.json'}
+    assert 'left out' in done.stdout and '5 of 6 inputs' in done.stdout
+    assert {path.relative_to(out).as_posix() for path in out.rglob('*.*')} == {
+        'train/one.jpg', 'val/one.jpg', 'two.png.jpg', 'two.bmp.jpg', 'film.mp4',
+        'predictions.json'}  # a picture for each input
     entries = json.loads((out / 'predictions.json').read_text())
-    assert {entry['image_id'] for entry in entries} == {'one.png', 'two.png'}
+    assert {entry['image_id'] for entry in entries} == {
+        'train/one.png', 'val/one.png', 'two.png', 'two.bmp', 'film.mp4'}
+    drawn = cv2.VideoCapture(str(out / 'film.mp4'))
+    assert sum(drawn.read()[0] for _ in range(4)) == 3
 
 
 @pytest.fixture(scope='module')

@@ -73,6 +73,14 @@ def test_a_recipe_follows_the_data(name, root):
         assert cfg.train_cfg.max_iters == cfg.param_scheduler[-1].end == 20 * 3
 
 
+def test_a_warm_up_of_one_step_goes(root):
+    """mmengine's schedule of one step would stay at its first rate, a thousandth."""
+    own_data.coco(root)
+    few, more = (read('mask_rcnn', '--data', root, '--epochs', epochs) for epochs in (3, 5))
+    assert [one.type for one in few.param_scheduler] == ['MultiStepLR']
+    assert more.param_scheduler[0].end == 2
+
+
 def test_boxes_without_outlines_take_the_mask_head_off(root):
     own_data.voc(root)
     cfg = read('mask_rcnn', '--data', root)
