@@ -16,6 +16,7 @@ from lape_mm.datasets.folders import TASKS, Data, read_folder, write_index
 from lape_mm.shipped import shipped
 
 from .checks.data_sets import heads
+from .checks.signatures import nearest
 from .config import lookup, walk
 from .errors import RunError
 
@@ -44,6 +45,9 @@ def recipe(name: str) -> str:
         if not path.is_file():
             raise RunError(f'config {name}: there is no {stem} of this size')
         return str(path)
+    if stem not in RECIPES and '/' not in name and not os.path.exists(name) and \
+            (alike := nearest(stem, RECIPES)):
+        raise RunError(f'there is no config {name}, did you mean {alike[0]!r}?')
     return name
 
 

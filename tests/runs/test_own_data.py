@@ -117,7 +117,8 @@ def test_rate_and_length_without_data(root):
 
 
 @pytest.mark.parametrize('words, text', [
-    (('mask_rcnn_huge', '--data', 'photos'), 'there is no config mask_rcnn_huge'),
+    (('mask_rcnn_huge', '--data', 'photos'), "mask_rcnn_huge, did you mean 'mask_rcnn'?"),
+    (('mask_rcn', '--data', 'photos'), "config mask_rcn, did you mean 'mask_rcnn'?"),
     (('deit', '--data', 'photos'), '--data photos: holds COCO; this config needs class folders'),
     (('deit', '--data', 'photos', '--ignore-index', 3), 'only configs of mmseg'),
     (('deit', '--dry'), '--data FOLDER'),
