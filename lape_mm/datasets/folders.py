@@ -72,8 +72,9 @@ class Folder:
         self.root = Path(root).expanduser().resolve()
         self.notes: list[str] = []
         if not self.root.is_dir():
-            raise ValueError(f'{root}: ' + ('a file; give the folder that holds it'
-                                            if self.root.is_file() else 'this folder does not exist'))
+            raise ValueError(f'{root}: ' + (
+                'a file; give the folder that holds it' if self.root.is_file() else
+                'this folder does not exist'))
         paths = [Path(path).as_posix() for path in sorted(glob(
             '**', root_dir=self.root, recursive=True)) if not path.startswith('__MACOSX')]
         self.folders = [path for path in paths if (self.root / path).is_dir()]
