@@ -220,7 +220,9 @@ def page(record: dict) -> str:
         if chosen:
             lines += ['', f'## {result.capitalize()}', '']
         for one in chosen:
-            reason = f': {one["reason"]}' if result != 'works' else ''
+            # without the option's name, and the command that compiles mmcv
+            reason = one['reason'].removeprefix(f'--backbone {record["backbone"]}: ')
+            reason = f': {reason.partition(": uv pip")[0]}' if result != 'works' else ''
             lines.append(f'- `{one["config"]}`{reason}')
     return '\n'.join(lines) + '\n'
 

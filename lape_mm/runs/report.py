@@ -133,11 +133,13 @@ class ReportHook(Hook):
             return
         cfg, matrix = runner.cfg, total.numpy()
         tables: list[tuple[str, dict[str, Any]]] = [
-            ('Metrics', dict(rows=[(name, f'{value:.4g}') for name, value in self.metrics.items()
-                                   if isinstance(value, Real)])),
+            ('Metrics', dict(rows=[  # COCO's -1: there are no objects of this size
+                (name, f'{value:.4g}' if value != -1 else 'n/a')
+                for name, value in self.metrics.items() if isinstance(value, Real)])),
             ('Changed from the recipe', dict(style='settings', rows=[
                 *dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())])),
-            ('Most frequent confusions', dict(rows=confusions(matrix, self.classes)))]
+            ('Most frequent confusions (true → predicted)',
+             dict(rows=confusions(matrix, self.classes)))]
         sections = [dict(title=title, tables=[table]) for title, table in tables if table['rows']]
         sections += draw_curves(runner.message_hub.log_scalars, runner.iter)
         sections += draw_matrix(matrix, self.classes)
@@ -152,14 +154,14 @@ class ReportHook(Hook):
                 title=title, pictures=pictures, note=f'{MEANINGS.get(cfg.default_scope, "")} '
                 'Ground truth is left of or above the prediction.')] if pictures else []
         Path(runner.log_dir, 'report.html').write_text(page(
-            f'{Path(cfg.filename or "run").stem}: {runner.experiment_name}', sections))
+            runner.experiment_name, sections), encoding='utf-8')
 
 
 def confusions(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> list[tuple]:
     """The largest off-diagonal cells: truth, prediction, count."""
     names, apart = [*classes, BACKGROUND], matrix * (1 - np.eye(len(matrix), dtype=np.int64))
     order = np.argsort(-apart, axis=None)[:most]
-    return [(f'{names[row]} taken for {names[column]}', int(apart[row, column]))
+    return [(f'{names[row]} → {names[column]}', int(apart[row, column]))
             for row, column in zip(*np.unravel_index(order, apart.shape)) if apart[row, column]]
 
 

@@ -19,7 +19,7 @@ def test_boxes_by_hand():
     assert matrix.tolist() == [[1, 0, 0], [1, 0, 1], [0, 1, 0]]
     assert score == pytest.approx(2 * 1 / (3 + 3))
     assert set(confusions(matrix, ('cat', 'dog'))) == {
-        ('dog taken for cat', 1), ('dog taken for background', 1), ('background taken for dog', 1)}
+        ('dog → cat', 1), ('dog → background', 1), ('background → dog', 1)}
     empty = InstanceData(bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long))
     nothing = InstanceData(**empty, scores=torch.zeros(0))
     assert judge(BaseDataElement(gt_instances=empty, pred_instances=nothing), 2)[0] == 1
