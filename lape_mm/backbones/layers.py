@@ -10,18 +10,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath, GluMlp, Mlp, SwiGLU
 from torch import Tensor, nn
 
-from lape_mm.mmcv_ext import compiled
 from lape_mm.position import rotate
-
-COMPILED = compiled()
-
-
-def to_output(level: Tensor) -> Tensor:
-    """Makes a map, (B, C, h, w), contiguous for mmcv's compiled operators.
-
-    mmcv's RoIAlign silently misreads channels-last maps.
-    """
-    return level.contiguous() if COMPILED else level
 
 
 class EncoderLayer(nn.Module):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from lape_mm.registry import MODELS
 
 from .checks import check_count
-from .layers import to_output
 
 
 @MODELS.register_module()
@@ -59,4 +58,4 @@ class SimpleFPN(nn.Module):
         outputs = [level(maps[-1]) for level in self.levels]
         while len(outputs) < self.num_outs:
             outputs.append(F.max_pool2d(outputs[-1], 1, stride=2))
-        return tuple(to_output(one) for one in outputs)
+        return tuple(one.contiguous() for one in outputs)

@@ -16,7 +16,7 @@ from lape_mm.registry import MODELS
 
 from .checks import check_count, check_out_indices, resolve_arch
 from .encoder import Encoder, init_linear
-from .layers import EncoderLayer, to_output
+from .layers import EncoderLayer
 from .swin_layers import SwinBlock, SwinStage
 
 ARCHS = {
@@ -171,7 +171,7 @@ class Swin(Encoder):
         if not self.out_indices:
             return (self.pool(last.flatten(1, 2)),)
         chosen = [getattr(self, f'norm{stage}')(maps[stage]) for stage in self.out_indices[:-1]]
-        return tuple(to_output(x.permute(0, 3, 1, 2)) for x in (*chosen, last))
+        return tuple(x.permute(0, 3, 1, 2).contiguous() for x in (*chosen, last))
 
     def no_weight_decay(self) -> set[str]:
         """The tables of absolute and relative positions, as in the official recipe."""

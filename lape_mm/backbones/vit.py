@@ -16,7 +16,7 @@ from lape_mm.registry import MODELS
 from .archs import resolve_vit
 from .checks import check_count, check_out_indices
 from .encoder import Encoder, init_linear
-from .layers import Block, EncoderLayer, to_output
+from .layers import Block, EncoderLayer
 
 
 def patch_embed(*, patch_size: int, in_channels: int, sizes: Mapping) -> PatchEmbed:
@@ -303,5 +303,5 @@ class DeiT(VisionTransformer):
                 maps.append(x)
         maps.append(self.run_last_norm(x, plan.post_norm))
         return tuple(
-            to_output(tokens[:, self.num_prefix_tokens:].transpose(1, 2).unflatten(2, grid))
+            tokens[:, self.num_prefix_tokens:].transpose(1, 2).unflatten(2, grid).contiguous()
             for tokens in maps)

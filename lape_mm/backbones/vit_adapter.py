@@ -23,7 +23,6 @@ from .adapter_layers import (
 from .archs import resolve_vit
 from .checks import is_count
 from .deformable import reference_points
-from .layers import to_output
 from .vit import VisionTransformer, patch_embed
 
 COARSEST = 32
@@ -187,7 +186,8 @@ class ViTAdapter(VisionTransformer):
                 x = F.interpolate(x, size=size, mode='bilinear', align_corners=False)
             level = self.get_submodule(f'norm{index + 1}')(x + levels[index])
             stride = 4 * 2 ** index
-            outputs[index] = to_output(level[..., :-(-height // stride), :-(-width // stride)])
+            # mmcv's RoIAlign misreads channels-last maps, and some heads call .view
+            outputs[index] = level[..., :-(-height // stride), :-(-width // stride)].contiguous()
         return tuple(outputs[index] for index in self.out_indices)
 
     def vit_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
