@@ -227,40 +227,39 @@ def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_in
     grad_input.view(-1).index_add_(0, cells[hit], grad_output.flatten(2)[hit])
 
 
-# deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x
+# deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x, mask
+# (B, groups * kernel, h, w), output (B, C', h, w)
+
+# stride, padding and dilation, as mmcv's two operators call them
+plain = itemgetter('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW')
+modulated = itemgetter('stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w')
+
 
 def deform_conv_forward(input: Tensor, weight: Tensor, offset: Tensor, output: Tensor,
                         columns: Tensor, ones: Tensor, **settings) -> None:
-    """Fills ``output``, (B, C', h, w)."""
-    output.copy_(vision.deform_conv2d(input, weight, offset, *unmodulated(input, weight),
-                                      *plain(settings), False))
+    output.copy_(deform_conv(input, weight, offset, like=output, settings=plain(settings)))
 
 
 def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tensor,
                                grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
                                columns: Tensor, **settings) -> None:
-    """Fills ``grad_input`` and ``grad_offset``."""
-    grads = deform_conv_grads(grad_output, input, weight, offset, None, plain(settings))
-    grad_input.copy_(grads[0])
-    grad_offset.copy_(grads[2])
+    fill_gradients((grad_input, grad_offset), grad_output, lambda input, offset: deform_conv(
+        input, weight, offset, like=grad_output, settings=plain(settings)), (input, offset))
 
 
 def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: Tensor,
-                                    grad_weight: Tensor, columns: Tensor, ones: Tensor, *,
-                                    scale: float, **settings) -> None:
-    """Adds to ``grad_weight``, which depends on the weight's shape alone."""
-    grads = deform_conv_grads(grad_output, input, grad_weight, offset, None, plain(settings))
-    grad_weight.add_(grads[1], alpha=scale)
+                                    grad_weight: Tensor, columns: Tensor, ones: Tensor,
+                                    **settings) -> None:
+    # the gradient depends on the weight's shape alone
+    fill_gradients((grad_weight,), grad_output, lambda weight: deform_conv(
+        input, weight, offset, like=grad_output, settings=plain(settings)), (grad_weight,))
 
 
 def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
                                   offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
                                   *, with_bias: bool, **settings) -> None:
-    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weights samples."""
-    bias = bias if with_bias else unmodulated(input, weight)[1]
-    offset, mask = (first_values(one, output) for one in (offset, mask))
-    output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
-                                      True))
+    output.copy_(deform_conv(input, weight, offset, mask, bias if with_bias else None, like=output,
+                             settings=modulated(settings)))
 
 
 def modulated_deform_conv_backward(
@@ -268,60 +267,42 @@ def modulated_deform_conv_backward(
         columns: Tensor, grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
         grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
         **settings) -> None:
-    """Fills the gradients."""
-    offset, mask = (first_values(one, grad_output) for one in (offset, mask))
-    grads = deform_conv_grads(grad_output, input, weight, offset, mask, modulated(settings))
-    grad_input.copy_(grads[0])
-    grad_weight.copy_(grads[1])
-    for target, grad in zip((grad_offset, grad_mask), grads[2:]):
-        first_values(target.zero_(), grad).copy_(grad)
-    if with_bias:
-        grad_bias.copy_(grads[4])
+    pairs = [(grad_input, input), (grad_weight, weight), (grad_offset, offset), (grad_mask, mask),
+             (grad_bias, bias)][:5 if with_bias else 4]
+    fill_gradients([grad for grad, _ in pairs], grad_output,
+                   partial(deform_conv, like=grad_output, settings=modulated(settings)),
+                   [entry for _, entry in pairs])
 
 
-def first_values(maps: Tensor, output: Tensor) -> Tensor:
-    """Offsets or masks of the output's size, (B, C, h, w): of larger ones the first values.
+def deform_conv(input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None = None,
+                bias: Tensor | None = None, *, like: Tensor, settings: tuple[int, ...]) -> Tensor:
+    """torchvision's deformable convolution, with mmcv's gradient at the edge of the map.
 
-    So mmcv's operator reads what DyHead hands to the coarser levels. The result is a view.
+    With padding and zero offsets, samples lie at -1, the edge. Only torchvision gives their offsets
+    a gradient. They are moved to -1.5, where neither does.
+
+    Args:
+        like: of the output's size, (h, w). Larger offsets and masks, which DyHead hands to the
+            coarser levels, give their first values.
     """
-    if maps.shape[2:] == output.shape[2:]:
-        return maps
-    count = maps.shape[1] * output.shape[2] * output.shape[3]
-    return maps.flatten(1)[:, :count].unflatten(1, (maps.shape[1], *output.shape[2:]))
-
-
-def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tensor,
-                      mask: Tensor | None, settings: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Gradients of input, weight, offset, mask and bias.
-
-    With padding and zero offsets, samples lie at -1, the edge of the map. Only torchvision gives
-    their offsets a gradient. They are moved to -1.5, where neither does.
-    """
+    offset = first_values(offset, like)
     split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
     moved = []
     for axis, place in enumerate(split.unbind(4)):
-        stride, pad, dilation = settings[axis::2][:3]
+        stride, pad, dilation = settings[axis::2]
         steps, cells = (torch.arange(count, device=offset.device)
                         for count in (weight.shape[2 + axis], offset.shape[2 + axis]))
         start = steps[:, None] * dilation + cells * stride - pad
         start = start[:, None, :, None] if axis == 0 else start[:, None]
         moved.append(torch.where(place + start == -1, place - .5, place))
-    neutral_mask, neutral_bias = unmodulated(input, weight)
-    return vision._deform_conv2d_backward(
-        grad, input, weight, torch.stack(moved, dim=4).flatten(1, 4),
-        neutral_mask if mask is None else mask, neutral_bias, *settings, mask is not None)
+    return torchvision.ops.deform_conv2d(
+        input, torch.stack(moved, dim=4).flatten(1, 4), weight, bias, settings[:2], settings[2:4],
+        settings[4:], None if mask is None else first_values(mask, like))
 
 
-def unmodulated(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The mask and bias that torchvision expects for none."""
-    return input.new_zeros(len(input), 1), input.new_zeros(len(weight))
-
-
-# torchvision's settings, as mmcv's two operators call them
-plain = itemgetter('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW', 'group',
-                   'deformable_group')
-modulated = itemgetter('stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w',
-                       'group', 'deformable_group')
+def first_values(maps: Tensor, like: Tensor) -> Tensor:
+    count = maps.shape[1] * like.shape[2] * like.shape[3]
+    return maps.flatten(1)[:, :count].unflatten(1, (maps.shape[1], *like.shape[2:]))
 
 
 # deformable attention: value (B, sum of h * w, heads, D), locations and weights by query: (B, Q,
