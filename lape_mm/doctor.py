@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def check_mmcv(doctor: Doctor) -> None:
                         ("lape_mm's, on torchvision", 'pip install --force-reinstall torchvision'))
         for device in ('cpu', 'cuda')[:1 + torch.cuda.is_available()]:
             doctor.attempt(f"mmcv's operators on {device}: {kind}",
-                           lambda device=device: suppress(device), remedy, 'mmcv._ext')
+                           partial(suppress, device), remedy, 'mmcv._ext')
 
 
 def check_toolboxes(doctor: Doctor) -> None:

@@ -1,8 +1,7 @@
 """Parameter counts of our models beside tables 1 and 2 of the MPVG paper."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -32,11 +31,9 @@ NOTES = {
                         'layer 0 for all models except Swin',
     ('ViT-Lite-7/4', 'lape'): 'rounded in the paper, unlike its other cells',
 }
-AGREEMENTS = ('equal when truncated', 'equal when rounded', 'differs')
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """The paper's figure in millions, our count, and how they compare."""
 
     table: int
@@ -45,7 +42,7 @@ class Cell:
     paper: str
     ours: int
     agreement: str
-    note: str = ''
+    note: str
 
 
 def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int) -> int:
@@ -59,11 +56,9 @@ def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int)
 
 def compare(ours: int, paper: str) -> str:
     """Compares a count with a figure in millions with three decimals."""
-    millions = Decimal(ours) / 10 ** 6
-    for agreement, rounding in zip(AGREEMENTS, (ROUND_DOWN, ROUND_HALF_UP)):
-        if millions.quantize(Decimal('.001'), rounding=rounding) == Decimal(paper):
-            return agreement
-    return AGREEMENTS[-1]
+    thousands = int(paper.replace('.', ''))
+    return ('equal when truncated' if ours // 1000 == thousands else
+            'equal when rounded' if (ours + 500) // 1000 == thousands else 'differs')
 
 
 def parameter_table() -> list[Cell]:

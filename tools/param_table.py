@@ -37,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         from lape_mm.parameters import parameter_table
         cells = parameter_table()
-        print(json.dumps([vars(cell) for cell in cells], indent=1)) if args.json else show(cells)
+        rows = [cell._asdict() for cell in cells]
+        print(json.dumps(rows, indent=1)) if args.json else show(cells)
 
     return exit_status(run)
 

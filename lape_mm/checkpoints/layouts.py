@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -15,6 +16,11 @@ from .files import CheckpointError
 WRAPPERS = ('state_dict_ema', 'state_dict', 'model', 'model_ema', 'module')
 
 
+# buffers that follow from the sizes
+CONSTANTS = re.compile(r'(.*\.)?(relative_position_index|attn_mask)'
+                       r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
+
+
 @dataclass(frozen=True)
 class Layout:
     """One project's names of a transformer's weights.
@@ -24,19 +30,15 @@ class Layout:
         rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number, q, k or v. The first
             match renames a key, in either direction.
         read: further rules, for reading only.
-        constants: pattern of buffers that follow from the sizes and are dropped.
     """
 
     mark: str
     rules: tuple[tuple[str, str], ...] = ()
     read: tuple[tuple[str, str], ...] = ()
-    constants: str = (r'(.*\.)?(relative_position_index|attn_mask)'
-                      r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their state dict under our names, without constants, see `join`."""
-        state = {key: value for key, value in state.items()
-                 if not re.fullmatch(self.constants, key)}
+        state = {key: value for key, value in state.items() if not CONSTANTS.fullmatch(key)}
         return join(translate(state, [
             (theirs, ours) for ours, theirs in (*self.rules, *self.read)]))
 
@@ -120,14 +122,10 @@ MASK_DECODER = (
     ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'), ('layers.{}.ln1.', 'blocks.{}.norm1.'),
     ('layers.{}.ln2.', 'blocks.{}.norm2.'))
 # layer scales of timm, BEiT and mmpretrain, after `Layout.ours`
-LAYER_SCALE = re.compile(r'(?:blocks|layers)\.(\d+)\.'
-                         r'(?:ls([12])\.gamma|gamma_([12])|(?:attn|ffn)\.gamma([12])\.weight)')
-
-
-def layer_scale(key: str) -> str | None:
-    """Our name of another project's layer scale; None for any other key."""
-    found = LAYER_SCALE.fullmatch(key)
-    return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
+LAYER_SCALES = [('blocks.{}.ls{}.gamma', 'blocks.{}.gamma{}'),
+                ('blocks.{}.gamma_', 'blocks.{}.gamma'),
+                ('layers.{}.attn.gamma1.weight', 'blocks.{}.gamma1'),
+                ('layers.{}.ffn.gamma2.weight', 'blocks.{}.gamma2')]
 
 
 def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -158,8 +156,8 @@ def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
     """Replaces a bias of q, k and v, (3 C,), by q's and v's if k's is zero."""
     q, k, v = value.chunk(3)
     if not k.any():
-        start = whole.removesuffix('qkv.bias')
         del state[whole]
+        start = whole.removesuffix('qkv.bias')
         state[f'{start}q_bias'], state[f'{start}v_bias'] = q, v
 
 
@@ -169,8 +167,8 @@ def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, 
     These are: layer scales; biases of q, k and v, joint or separate, zero if no layer of the file
     has any; a SwiGLU's gate and value, joint or separate; and the name of the last norm.
     """
-    state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
-             for key, value in state.items()}
+    renamed = translate({key: key for key in state}, LAYER_SCALES)
+    state = {ours if ours in own else key: state[key] for ours, key in renamed.items()}
     biased = any(re.search(r'\.attn\.(qkv\.|[qkv]_)bias$', key) for key in state)
     for name in own:
         if name in state:
@@ -198,7 +196,7 @@ def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, 
 
 
 def wrapper(content: Mapping) -> str | None:
-    """The key of a checkpoint's weights; None if the checkpoint itself is the state dict."""
+    """The key of a checkpoint's weights; None if it is the state dict itself."""
     return next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
 
 
@@ -233,7 +231,7 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     return state
 
 
-def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
+def translate(state: Mapping[str, Any], rules) -> dict[str, Any]:
     """Renames each key by the first matching rule (start, replacement); see `Layout`."""
     patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+|[qkv])')),
                  replacement.replace('{}', r'\1', 1).replace('{}', r'\2'))
@@ -250,7 +248,7 @@ def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
 
 def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Finds the transformer in a checkpoint and gives it this package's names.
+    """Finds the transformer in a checkpoint; returns it under our names, and all other entries.
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
     Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, mmpretrain's, mmseg's and Hugging
@@ -259,9 +257,6 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
     Args:
         checkpoint: see `read_checkpoint`.
         prefix: what the transformer's names start with, such as 'backbone.'; None detects it.
-
-    Returns:
-        the transformer's entries, and all others.
 
     Raises:
         CheckpointError: there is no transformer, or several and no prefix.

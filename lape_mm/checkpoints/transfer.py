@@ -27,9 +27,6 @@ TOKENS = ('cls_token', 'dist_token')
 EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
 # before the layers; the norms have the names of timm, mmpretrain and OpenCLIP
 BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token)(\..*)?')
-# weights without a place -> hint at the argument that creates one
-PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
-          r'\.relative_position_bias_table': "DeiT has a relative bias with position='relative'"}
 
 
 def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
@@ -173,8 +170,7 @@ def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
     keeps its embedding.
     """
     new, old = own.get(PATCHES), state.get(PATCHES)
-    if new is None or old is None or old.ndim != 4 or new.ndim != 4 \
-            or old.shape == new.shape or old.shape[:2] != new.shape[:2]:
+    if new is None or old is None or old.shape == new.shape or old.shape[:2] != new.shape[:2]:
         return ''
     size = list(new.shape[2:])
     state[PATCHES] = resample_patch_embed(old.float(), size).to(old.dtype)
@@ -182,22 +178,17 @@ def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
 
 
 def check_places(model: Any, names: list[str]) -> None:
-    """Raises CheckpointError if leftover weights belong in or before the model's layers.
-
-    ``names`` are the file's weights without a place in the model.
-    """
+    """Raises CheckpointError if a file's leftover weights belong in or before the layers."""
     starts = [f'{name}.' for name in model.layer_names()]
     starts += [start.replace('blocks.', 'layers.', 1) for start in starts
                if start.startswith('blocks.')]  # mmpretrain's name
     foreign = [name for name in names if not PE_NORM.fullmatch(name)
                and (name.startswith(tuple(starts)) or BEFORE_LAYERS.fullmatch(name))]
     if foreign:
-        hints = [hint for pattern, hint in PLACES.items()
-                 if any(re.search(pattern, name) for name in foreign)]
-        raise CheckpointError('; '.join([
+        raise CheckpointError(
             f'is of another architecture: {type(model).__name__} has no place for {len(foreign)} '
             'of its weights and would compute something else without them: '
-            f'{some(foreign, 4, str)}', *hints]))
+            f'{some(foreign, 4, str)}. Choose its arch, or layer_scale or position')
 
 
 def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.registry import MODELS
 
-WEIGHTS = ('pretrained', 'checkpoint', 'checkpoint_path')
 
-
-def names_weights(cfg: Any) -> bool:
-    """Whether any part of a config names weights to load."""
-    if isinstance(cfg, Mapping):
-        return any(cfg.get(key) for key in WEIGHTS) or names_weights(list(cfg.values()))
-    return isinstance(cfg, (list, tuple)) and any(map(names_weights, cfg))
+def names_weights(classifier: Mapping) -> bool:
+    """Whether a config names weights; its backbone's alone would leave the classifier random."""
+    start = classifier.get('init_cfg') or []
+    return bool(classifier.get('pretrained') or classifier.get('checkpoint_path') or any(
+        one.get('checkpoint') for one in ([start] if isinstance(start, Mapping) else start)))
 
 
 @MODELS.register_module()
@@ -40,9 +38,6 @@ class DistilledClsHead(DeiTClsHead):
             data_samples: with labels, or scores if batch augmentation mixed them.
             teacher: the teacher's scores, (B, classes).
             share: weight of the teacher's part, 0..1.
-
-        Returns:
-            ``loss_labels`` and ``loss_teacher``; mmengine adds them up.
         """
         pooled, token = self.pre_logits(feats)
         scores, token_scores = self.layers.head(pooled), self.layers.head_dist(token)
@@ -94,9 +89,7 @@ class DistilledClassifier(ImageClassifier):
             CheckpointError: the teacher's config does not name weights for the whole classifier.
         """
         for teacher in self._teacher:
-            # weights of its backbone alone would leave its classifier random
-            if isinstance(teacher, Mapping) and not names_weights(
-                    {key: value for key, value in teacher.items() if key != 'backbone'}):
+            if isinstance(teacher, Mapping) and not names_weights(teacher):
                 raise CheckpointError(
                     f'teacher={dict(teacher)!r:.300} names no weights for all of the classifier: '
                     "set pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
@@ -106,10 +99,8 @@ class DistilledClassifier(ImageClassifier):
     def _build_teacher(self) -> None:
         if self._teacher and not isinstance(self._teacher[0], nn.Module):
             self._teacher[0] = MODELS.build(self._teacher[0])
-            # loads an init_cfg; without one the weights are there already, and timm would draw them
-            # again
-            if any(names_weights(getattr(module, 'init_cfg', None))
-                   for module in self._teacher[0].modules()):
+            # without an init_cfg the weights are there already, and timm would draw them again
+            if self._teacher[0].init_cfg:
                 self._teacher[0].init_weights()
         for teacher in self._teacher:
             teacher.eval().requires_grad_(False)

@@ -6,6 +6,7 @@ torchvision does. Other operators of mmcv raise NotImplementedError when called.
 
 Source: the operators' definitions in mmcv 2.3.6, ``mmcv/ops/csrc``.
 """
+# ruff: noqa: D103  mmcv documents its operators
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,6 @@ print_log(f'mmcv has no compiled operators: lape_mm provides them with torchvisi
 
 
 def absent(name: str, *args, **kwargs) -> NoReturn:
-    """Raises NotImplementedError for an operator that is not here."""
     raise NotImplementedError(
         f'mmcv.ops: {name} needs compiled operators. This mmcv has none, and lape_mm does not '
         f'provide this one. To compile all of them: {build_mmcv()}')
@@ -52,12 +52,10 @@ def fill_gradients(targets: Sequence[Tensor], grad_output: Tensor, operator: Cal
 
 
 def get_compiler_version() -> str:
-    """For mmcv's collect_env."""
     return f'none: lape_mm.mmcv_ext on torchvision {torchvision.__version__}'
 
 
 def get_compiling_cuda_version() -> str:
-    """For mmcv's collect_env."""
     return 'not available'
 
 
@@ -143,7 +141,6 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
                        grad_input: Tensor, *, aligned_height: int, aligned_width: int,
                        spatial_scale: float, sampling_ratio: int, pool_mode: int,
                        aligned: bool) -> None:
-    """Fills ``grad_input``, (B, C, H, W)."""
     if rois.device.type == 'cpu':
         rois = without_inverted(rois, sampling_ratio)
     size = aligned_height, aligned_width
@@ -219,7 +216,6 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
 
 def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, *,
                       pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
-    """Fills ``grad_input``, (B, C, H, W)."""
     batch, channels, height, width = grad_input.shape
     maps = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
     cells = maps[..., None] * (height * width) + argmax.flatten(2)
@@ -310,7 +306,6 @@ def first_values(maps: Tensor, like: Tensor) -> Tensor:
 
 def ms_deform_attn_forward(value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor,
                            locations: Tensor, weights: Tensor, im2col_step: int) -> Tensor:
-    """(B, Q, heads * D)."""
     from lape_mm.backbones.sampling import sample_grid
     shapes = tuple((height, width) for height, width in spatial_shapes.tolist())
     return sample_grid(value, shapes, locations, weights)
@@ -320,24 +315,23 @@ def ms_deform_attn_backward(
         value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor, locations: Tensor,
         weights: Tensor, grad_output: Tensor, grad_value: Tensor, grad_locations: Tensor,
         grad_weights: Tensor, im2col_step: int) -> None:
-    """Fills the three gradients."""
     fill_gradients((grad_value, grad_locations, grad_weights), grad_output,
                    lambda value, locations, weights: ms_deform_attn_forward(
                        value, spatial_shapes, level_start_index, locations, weights, im2col_step),
                    (value, locations, weights))
 
 
-# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
+# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty; gradients are
+# those of a sum
 
 def sigmoid_focal_loss_forward(input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """Fills ``output``, (N, C), from logits. Target C is background."""
+    """(N, C) from logits. Target C is background."""
     output.copy_(focal_loss(input, target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor,
                                 *, gamma: float, alpha: float) -> None:
-    """Fills ``grad_input``, (N, C), for a gradient of ones."""
     fill_gradients((grad_input,), torch.ones_like(input),
                    lambda logits: focal_loss(logits, target, weight, gamma, alpha).to(input.dtype),
                    (input,))
@@ -354,13 +348,13 @@ def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alph
 
 def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """Fills ``output``, (N,), from probabilities. Negative targets cost nothing."""
+    """(N,) from probabilities. Negative targets cost nothing."""
     output.copy_(softmax_focal_loss(logarithm(softmax), target, weight, gamma, alpha))
 
 
 def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
                                 grad_input: Tensor, *, gamma: float, alpha: float) -> None:
-    """Fills ``grad_input``, (N, C), for a gradient of ones with respect to the logits."""
+    """Of the logits, (N, C)."""
     logits = logarithm(softmax)
     fill_gradients((grad_input,), torch.ones_like(logits[:, 0]), lambda logits: softmax_focal_loss(
         logits, target, weight, gamma, alpha), (logits,))
@@ -368,7 +362,6 @@ def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor,
 
 
 def logarithm(softmax: Tensor) -> Tensor:
-    """Logits of these probabilities, in float32 at least."""
     softmax = softmax.to(torch.promote_types(softmax.dtype, torch.float32))
     return softmax.clamp(min=torch.finfo(torch.float32).tiny).log()
 
@@ -394,7 +387,6 @@ def masked_im2col_forward(im: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, co
 
 def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, im: Tensor, *,
                           height: int, width: int, channels: int) -> None:
-    """Writes N cells, (C, N), into ``im``."""
     im[0, :, mask_h_idx, mask_w_idx] = col
 
 
@@ -403,8 +395,7 @@ def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, i
 def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: Tensor,
                    rmasks: Tensor, output: Tensor, *, kernel_size: int, group_size: int,
                    scale_factor: int) -> None:
-    """Fills ``output``, (B, C, H, W), and hands the features on to the backward pass."""
-    rfeatures.copy_(features)
+    rfeatures.copy_(features)  # for the backward pass
     output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
 
 
@@ -412,7 +403,6 @@ def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad
                     rgrad_input_hs: Tensor, rgrad_input: Tensor, rgrad_masks: Tensor,
                     grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
                     scale_factor: int) -> None:
-    """Fills ``grad_input`` and ``grad_masks``."""
     fill_gradients((grad_input, grad_masks), grad_output, lambda features, masks: reassemble(
         features, masks, kernel_size, group_size, scale_factor), (rfeatures, masks))
 
@@ -439,7 +429,6 @@ def psamask_forward(input: Tensor, output: Tensor, **settings) -> None:
 
 
 def psamask_backward(grad_output: Tensor, grad_input: Tensor, **settings) -> None:
-    """Fills ``grad_input``."""
     offset, there, here = psamask_cells(grad_output.device, **settings)
     cells = grad_output.flatten(2)
     cells = cells if settings['psa_type'] == 0 else cells.transpose(1, 2)

@@ -1,20 +1,17 @@
 """The backbones with a head, as timm's models; parameter names stay the same."""
 from __future__ import annotations
 
+from timm.models.vision_transformer import feature_take_indices
 from torch import Tensor
 
 from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
 from lape_mm.position import PositionPlan
 
-from .model import Outputs, TimmModel, as_maps, take_indices
+from .model import Outputs, TimmModel, as_maps
 
 
 class DeiTClassifier(TimmModel, DeiT):
-    """`DeiT` for timm.
-
-    Raises:
-        ValueError: for ``distilled``, which needs a second classifier.
-    """
+    """`DeiT` for timm."""
 
     def __init__(self, *, distilled: bool = False, **kwargs):
         if distilled:
@@ -42,10 +39,7 @@ class CeiTClassifier(TimmModel, CeiT):
 
 
 class SwinClassifier(TimmModel, Swin):
-    """`Swin` for timm; its maps are (B, h, w, C), one a stage.
-
-    The ``img_size`` of the constructor decides the windows.
-    """
+    """`Swin` for timm; maps (B, h, w, C), one a stage; ``img_size`` decides the windows."""
 
     output_fmt = 'NHWC'
     layers_coarse = ((r'^layers\.(\d+)', None),)
@@ -90,7 +84,7 @@ class ViTAdapterFeatures(ViTAdapter):
                               norm: bool = False, stop_early: bool = False,
                               output_fmt: str = 'NCHW', intermediates_only: bool = False):
         """See `TimmModel`; the maps are normalised whatever ``norm`` says."""
-        wanted, _ = take_indices(4, indices)
+        wanted, _ = feature_take_indices(4, indices)
         levels = self(x)
         maps = [as_maps(levels[level].flatten(2).transpose(1, 2), levels[level].shape[2:],
                         output_fmt) for level in wanted]

@@ -6,7 +6,8 @@ entry. Here the tag names the joining.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
@@ -27,40 +28,20 @@ CIFAR100 = dict(input_size=(3, 32, 32), num_classes=100, crop_pct=1., mean=(.507
                 std=(.2675, .2565, .2761))
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """One architecture of timm's registry, which takes every joining.
-
-    Attributes:
-        cls: its class.
-        arguments: of the class.
-        first_conv: name of the first convolution, if there is one.
-        data: settings of timm's evaluation that differ from its defaults.
-        without: joinings that the class refuses.
-        out_indices: of ``features_only``.
-    """
+class Architecture(NamedTuple):
+    """One architecture of timm's registry; ``data`` are settings of timm's evaluation."""
 
     cls: type
     arguments: Mapping
     first_conv: str | None = 'patch_embed.proj'
-    data: Mapping = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-    out_indices: int | tuple[int, ...] = 3
-
-    @property
-    def joinings(self) -> list[str]:
-        """The tags."""
-        return [name for name in PRESETS if name not in self.without]
-
-    @property
-    def pretrained_cfg(self) -> dict:
-        """timm's pretrained cfg, without an address: there are no weights."""
-        head = None if self.cls is ViTAdapterFeatures else 'head'
-        return dict(dict(url='', classifier=head, first_conv=self.first_conv), **self.data)
+    data: Mapping = MappingProxyType({})
+    joinings: tuple[str, ...] = tuple(PRESETS)
+    out_indices: int | tuple[int, ...] = 3  # of features_only
 
 
 STAGES = (0, 1, 2, 3)
-STATIC = ('unshare',)  # needs a learned table for each layer, all on one grid
+# 'unshare' needs a learned table for each layer, all on one grid
+STATIC = tuple(name for name in PRESETS if name != 'unshare')
 PUBLISHED = {name: arch for name, arch in ARCHS.items() if arch.timm}
 
 
@@ -76,7 +57,7 @@ ARCHITECTURES = {
     **{f'lape_mm_deit_{arch}_patch16_224': Architecture(DeiTClassifier, dict(arch=arch))
        for arch in ('tiny', 'small', 'base')},
     **{f'lape_mm_swin_{arch}_patch4_window7_224': Architecture(
-        SwinClassifier, dict(arch=arch), data=dict(crop_pct=.9), without=STATIC,
+        SwinClassifier, dict(arch=arch), data=dict(crop_pct=.9), joinings=STATIC,
         out_indices=STAGES) for arch in ('tiny', 'small', 'base')},
     **{f'lape_mm_ceit_{arch}_patch16_224': Architecture(
         CeiTClassifier, dict(arch=arch), 'patch_embed.backbone.conv')
@@ -97,17 +78,19 @@ ARCHITECTURES = {
 }
 
 
+# without an address: there are no weights
 default_cfgs = generate_default_cfgs({
-    f'{name}.{joining}' if joining else name: arch.pretrained_cfg
+    f'{name}.{joining}' if joining else name: dict(
+        url='', first_conv=arch.first_conv, **arch.data,
+        classifier=None if arch.cls is ViTAdapterFeatures else 'head')
     for name, arch in ARCHITECTURES.items() for joining in ('', *arch.joinings)})
 
 
 def make_entry(name: str, arch: Architecture) -> Callable:
     """The function that timm calls to build an architecture."""
     def entry(pretrained: bool = False, pretrained_cfg=None, **kwargs):
-        # timm passes a dict, an object or the tag itself
-        tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, Mapping) else \
-            getattr(pretrained_cfg, 'tag', pretrained_cfg)
+        # timm passes a dict, or the tag itself
+        tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, dict) else pretrained_cfg
         joining = kwargs.pop('joining', tag or 'default')
         if arch.cls is ViTAdapterFeatures and not kwargs.get('features_only'):
             raise ValueError(f'{name} gives a pyramid of maps: pass features_only=True')
