@@ -14,14 +14,15 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 from lape_mm.requirements import (
+    STACK,
     TESTED,
     TOOLBOXES,
     install_hint,
-    installed,
     missing,
     numbers,
     plain_mmcv,
@@ -30,10 +31,6 @@ from lape_mm.requirements import (
 from lape_mm.wording import first_line
 
 ONEDL = 'pip install "lape_mm[onedl]"'
-# distributions that provide the same module
-TWINS = (('onedl-mmengine', 'mmengine'), ('onedl-mmcv', 'mmcv'), ('onedl-mmcv', 'mmcv-lite'),
-         ('onedl-mmdetection', 'mmdet'), ('onedl-mmsegmentation', 'mmsegmentation'),
-         ('onedl-mmpretrain', 'mmpretrain'))
 NUMPY = 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'
 # part of an import error -> the command that repairs it
 REMEDIES = {
@@ -119,25 +116,24 @@ def check_torch(doctor: Doctor) -> None:
                f'({sys.executable}), of 3.10 to 3.13', '' if supported else
                'uv venv --python 3.11, or another environment with such a Python')
     torch = doctor.module('torch', remedy='pip install --force-reinstall torch torchvision')
+    remedy = 'https://pytorch.org/get-started/locally names the torch for your GPU and driver'
     if torch and torch.cuda.is_available():
         doctor.attempt(f'CUDA {torch.version.cuda} computes on {torch.cuda.get_device_name()}',
-                       lambda: torch.ones((), device='cuda').add(1).item(), 'install a torch for '
-                       'this GPU and driver: https://pytorch.org/get-started/locally')
-    elif torch and shutil.which('nvidia-smi'):
-        doctor.say('note', 'torch sees no GPU, although there is an NVIDIA driver: runs on the CPU',
-                   'https://pytorch.org/get-started/locally names the torch for your driver')
+                       lambda: torch.ones((), device='cuda').add(1).item(), remedy)
     elif torch:
-        doctor.say('note', 'no GPU: runs on the CPU')
+        driver = shutil.which('nvidia-smi')
+        doctor.say('note', f'torch sees no GPU{", but an NVIDIA driver is there" if driver else ""}'
+                   ': runs on the CPU', remedy if driver else '')
     doctor.module('torchvision', 'torch')
     doctor.module('timm', 'torch', 'torchvision')
 
 
 def check_mmcv(doctor: Doctor) -> None:
     """mmengine, mmcv, and the operators in use, on the CPU and on a GPU if there is one."""
-    for fork, upstream in TWINS:
-        if installed(fork) and installed(upstream):
-            doctor.say('BROKEN', f'{fork} and {upstream} are both installed, and provide the same '
-                       'module', f'pip uninstall -y {upstream} {fork} && {ONEDL}')
+    for module, names in packages_distributions().items():
+        if module in STACK and len(twins := sorted({*names})) > 1:
+            doctor.say('BROKEN', f'{" and ".join(twins)} are both installed, and provide the same '
+                       'module', f'pip uninstall -y {" ".join(twins)} && {ONEDL}')
     doctor.module('mmengine', 'torch')
     doctor.module('mmcv', 'torch', 'mmengine')
     if doctor.module('mmcv._ext', 'torch', 'torchvision', 'mmcv'):

@@ -40,10 +40,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(folder: str | os.PathLike = Path(__file__).parent) -> str | None:
-    """Short hash of a folder's commit, with `` and changes`` if tracked files differ from it.
-
-    None if the folder, this package's by default, is not tracked by git.
-    """
+    """Short hash of a folder's commit, with `` and changes`` if files differ; None without git."""
     def git(*words: str) -> str:
         return subprocess.run(['git', *words], cwd=folder, text=True, capture_output=True,
                               check=True).stdout.strip()

@@ -17,9 +17,10 @@ TESTED = {
         'mmengine': '0.10.7', 'mmcv': '2.1.0', 'mmcv-lite': '2.1.0', 'mmdet': '3.3.0',
         'mmsegmentation': '1.2.2', 'mmpretrain': '1.2.0'}.items()},
 }
-# module -> the extra that installs it
-EXTRAS = {**dict.fromkeys(('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'), 'onedl'),
-          **dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export'), 'gradio': 'demo'}
+STACK = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
+EXTRAS = {  # module -> the extra that installs it
+    **dict.fromkeys(STACK, 'onedl'),
+    **dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export'), 'gradio': 'demo'}
 
 
 def installed(distribution: str) -> str | None:

@@ -35,16 +35,11 @@ class Tokenizer(nn.Module):
         kernel_size: side of a patch, or of CCT's convolutions (odd).
         conv_layers: 0 for patches (a convolution with bias), otherwise the number of CCT's layers
             (a convolution without bias, ReLU, max-pooling 3 x 3 with stride 2).
-
-    Raises:
-        ValueError: for an invalid kernel size or number of layers.
     """
 
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
         super().__init__()
         check_count('in_channels', in_channels)
-        if conv_layers < 0:
-            raise ValueError(f'arch: conv_layers={conv_layers}, expected 0 (patches) or more')
         if kernel_size < 1 or conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
             expected = 'an odd number, 3 or more' if conv_layers else 'a positive number'
             raise ValueError(f'arch: kernel_size={kernel_size} with conv_layers={conv_layers}, '

@@ -10,10 +10,9 @@ from .sampling import Shapes, level_sizes, sample
 
 
 def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
-    """The centres of all cells, by level, then by row.
+    """The centres of all cells, by level, then by row, relative to the map's width and height.
 
-    Returns:
-        (1, sum of h * w, 1, 2), float32: x and y, relative to the map's width and height.
+    (1, sum of h * w, 1, 2), float32: x and y.
     """
     points = []
     for height, width in shapes:
@@ -62,16 +61,10 @@ class DeformableAttention(nn.Module):
             nn.init.zeros_(projection.bias)
 
     def forward(self, query: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
-        """Queries attend to maps around their reference points.
+        """Queries, (B, Q, C), attend to maps around their reference points; gives (B, Q, C).
 
-        Args:
-            query: (B, Q, C).
-            points: (1, Q, 1, 2), see `reference_points`.
-            cells: (B, sum of h * w, C), the maps level by level.
-            shapes: (h, w) of each level.
-
-        Returns:
-            (B, Q, C).
+        ``points`` are `reference_points`, (1, Q, 1, 2), and ``cells``, (B, sum of h * w, C), the
+        maps of ``shapes`` level by level.
         """
         value = self.value_proj(cells).unflatten(2, (self.num_heads, -1))
         offsets, logits = self.sampling_offsets(query), self.attention_weights(query)

@@ -55,17 +55,13 @@ def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> No
 def fold(model: Model, img_size: int | Sequence[int]) -> Model:
     """Copies a model in evaluation mode, with constant position embedding.
 
+    The copy rejects other sizes (ValueError), and training mode and the weights of an unfolded
+    model (RuntimeError).
+
     Args:
-        model: a backbone of this package, or a model that contains one.
+        model: a backbone of this package, or a model that contains one; ValueError for others.
         img_size: side or (h, w) in pixels of the images that enter the backbone, after any padding
             by a data preprocessor.
-
-    Returns:
-        the copy. It rejects other sizes (ValueError), and training mode and the weights of an
-        unfolded model (RuntimeError).
-
-    Raises:
-        ValueError: the model has no backbone of this package or is folded, or the size is invalid.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     if not encoders:

@@ -20,16 +20,13 @@ def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
 
 
 def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples with grid_sample, which all exporters and devices support.
+    """Samples with grid_sample, which all exporters and devices support; gives (B, Q, heads * D).
 
     Args:
         value: (B, sum of h * w, heads, D), level by level.
         shapes: (h, w) of each level.
         locations: (B, Q, heads, levels, points, 2): x, y relative to the map's width and height.
         weights: (B, Q, heads, levels, points), adding up to 1 over levels and points.
-
-    Returns:
-        (B, Q, heads * D).
     """
     batch, _, heads, width = value.shape
     queries, points = locations.shape[1], locations.shape[4]
@@ -51,14 +48,10 @@ def by_bag(entries: Tensor) -> Tensor:
 
 
 def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The four cells around each sample of bilinear sampling.
+    """The four cells around each sample of bilinear sampling; arguments as for `sample_grid`.
 
     A bag is all samples of one head of one query. The N = B * Q * heads bags come last, so that
     elementwise arithmetic runs along them. There are no comparisons, which CPUs vectorise badly.
-
-    Args:
-        shapes, locations: see `sample_grid`.
-        cells: number of cells in all levels, sum of h * w.
 
     Returns:
         three tensors (2, 2, levels, points, N): int32 rows of a (B * cells * heads, D) table of
@@ -133,10 +126,7 @@ class SampleRows(torch.autograd.Function):
 
     @staticmethod
     def scatter(grad: Tensor, rows: Tensor, parts: Tensor, count: int) -> Tensor:
-        """The gradient of the table, (count, D).
-
-        ``grad`` is that of the bags, (N, D); rows and parts, (..., N), are those of `forward`.
-        """
+        """The gradient of the table, (count, D), from the bags', (N, D), and `forward`'s rows."""
         ordered, order = rows.flatten().sort(stable=True)
         starts = torch.searchsorted(ordered, torch.arange(count, dtype=ordered.dtype,
                                                           device=ordered.device))
@@ -163,16 +153,13 @@ class SampleRows(torch.autograd.Function):
 
 
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples in the fastest available way; arguments and result as in `sample_grid`.
-
-    mmcv's CUDA op only takes float32.
-    """
+    """Samples in the fastest available way; arguments and result as in `sample_grid`."""
     # tracers, such as FLOP counters, cannot look into a Python autograd function
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
         return SampleRows.apply(value, shapes, locations, weights)
-    # mmcv's op refuses an empty batch, and compilers cannot look into it
+    # mmcv's op takes float32, refuses an empty batch, and compilers cannot look into it
     usable = (value.is_cuda and value.dtype == torch.float32 and len(value)
               and not torch.compiler.is_compiling())
     op = mmcv_cuda_op() if usable else None

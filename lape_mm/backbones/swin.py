@@ -163,8 +163,7 @@ class Swin(Encoder):
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C of the last stage).
 
-        With ``out_indices``, one map (B, C 2^s, ceil(H / t), ceil(W / t)) for each of these stages
-        s, where t = patch 2^s.
+        With ``out_indices``, a map (B, C 2^s, ceil(H / t), ceil(W / t)) each, t = patch 2^s.
         """
         maps, plan = self.encode(img)
         last = self.finish(maps[-1], plan)

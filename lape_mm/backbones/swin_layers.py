@@ -20,15 +20,9 @@ MASKED = -100.  # the official logit of masked pairs, finite in half precision
 
 
 def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
-    """Masks pairs of tokens that became neighbours only by the cyclic shift.
+    """Masks pairs of tokens of a map (B, H, W, C) that the cyclic shift made neighbours.
 
-    Args:
-        x: (B, H, W, C), whole windows, for size, device and dtype.
-        window: (h, w) in tokens.
-        shift: rows and columns by which the map was shifted up and left.
-
-    Returns:
-        (number of windows, N, N) with N = h * w, to be added to the logits.
+    Returns (number of windows, N, N) with N = h * w of the window, to be added to the logits.
     """
     # only the border of the wrapped tokens lies inside a window
     rows, columns = (torch.arange(extent, device=x.device) >= extent - step
@@ -45,14 +39,8 @@ class SwinBlock(EncoderLayer):
     ``x + (S)W-MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))``. PE is added before the map is
     shifted and cut into windows. Maps are padded to whole windows with zeros at the bottom and
     right, which stay in the softmax as keys (official detection code; timm shifts first). A
-    direction in which the map is no larger than the window is not shifted (official: neither
-    direction is if ``min(resolution) <= window_size``).
-
-    Args:
-        window: (h, w) in tokens.
-        relative_bias: whether the logits have a relative position bias.
-        shifted: whether the windows are shifted by half their size.
-        pe_norm: the joining's norm of PE for this layer, or None.
+    direction in which the map is no larger than the window, (h, w) in tokens, is not shifted
+    (official: neither direction is if ``min(resolution) <= window_size``).
     """
 
     def __init__(self, *, dim: int, num_heads: int, window: tuple[int, int], shifted: bool,
@@ -88,17 +76,16 @@ class SwinBlock(EncoderLayer):
         (height, width), window = y.shape[1:3], self.attn.window_size
         down, right = (side // 2 if self.shifted and extent > side else 0
                        for extent, side in zip((height, width), window))
-        shift = down, right
         y = F.pad(y, (0, 0, 0, -width % window[1], 0, -height % window[0]))
         padded, mask = y.shape[1:3], None
-        if any(shift):
-            y = y.roll((-shift[0], -shift[1]), dims=(1, 2))
+        if down or right:
+            y = y.roll((-down, -right), dims=(1, 2))
             # made for each map, because its size may change
-            mask = shift_mask(y, window, shift)
+            mask = shift_mask(y, window, (down, right))
         windows = self.attn(window_partition(y, window).flatten(1, 2), mask)
         y = window_reverse(windows.unflatten(1, window), window, *padded)
-        if any(shift):
-            y = y.roll(shift, dims=(1, 2))
+        if down or right:
+            y = y.roll((down, right), dims=(1, 2))
         return y[:, :height, :width]
 
 

@@ -137,11 +137,7 @@ class ViTAdapter(VisionTransformer):
             self.spm.register_module('fc1', nn.Identity())
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
-
-        The image is padded with zeros at the bottom and right, PE is resized to the padded grid,
-        and the maps are cropped.
-        """
+        """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32."""
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))

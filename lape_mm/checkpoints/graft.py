@@ -31,15 +31,8 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
     """Initial values of the parts of PE that a file lacks, by name.
 
     LaPE takes PE out of the tokens, so it is rejected for a file that has it there. The nearest
-    joining that can be grafted is ``dict(first_layer=0)``.
-
-    Args:
-        model: a backbone.
-        state: the file's weights under our names.
-        absent: names of the model's weights that the file lacks.
-
-    Raises:
-        CheckpointError: the model cannot start as the pre-trained function.
+    joining that can be grafted is ``dict(first_layer=0)``. ``state`` has the file's weights under
+    our names, ``absent`` the names of those that it lacks.
     """
     rotary = getattr(model, 'rope', None) is not None
     lost = [name for name in absent

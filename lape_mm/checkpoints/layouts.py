@@ -47,18 +47,20 @@ class Layout:
         return translate(state, self.rules)
 
 
+MMPRETRAIN_BLOCK = (
+    ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
+    ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'), ('blocks.{}.norm1.', 'layers.{}.ln1.'),
+    ('blocks.{}.norm2.', 'layers.{}.ln2.'))
+MMSEG_ATTENTION = (  # mmseg's ViT wraps torch's attention
+    ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
+    ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))
 # tried in this order; the first whose mark is in the file is used
 LAYOUTS = {
     'mmpretrain': Layout('patch_embed.projection.weight', (
         ('patch_embed.proj.', 'patch_embed.projection.'),
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.qkv.'),
-        ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'),
-        ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
-        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'), ('blocks.{}.norm1.', 'layers.{}.ln1.'),
-        ('blocks.{}.norm2.', 'layers.{}.ln2.'), ('norm.', 'ln1.')), (
-        # mmseg's ViT wraps torch's attention
-        ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
-        ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
+        ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'), *MMPRETRAIN_BLOCK, ('norm.', 'ln1.')),
+        read=MMSEG_ATTENTION),
     'compact': Layout('tokenizer.conv_layers.0.0.weight', (
         ('patch_embed.', 'tokenizer.'), ('cls_token', 'classifier.class_emb'),
         ('pos_embed', 'classifier.positional_emb'),
@@ -113,14 +115,8 @@ LAYOUTS = {
         ('blocks.{}.mlp.fc1_x.', 'blocks.{}.mlp.w2.'))),
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
-MASK_DECODER = (
-    ('dec_proj.', 'proj_dec.'), ('patch_proj.weight', 'proj_patch'),
-    ('classes_proj.weight', 'proj_classes'),
-    ('layers.{}.attn.attn.in_proj_', 'blocks.{}.attn.qkv.'),
-    ('layers.{}.attn.attn.out_proj.', 'blocks.{}.attn.proj.'),
-    ('layers.{}.ffn.layers.0.0.', 'blocks.{}.mlp.fc1.'),
-    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'), ('layers.{}.ln1.', 'blocks.{}.norm1.'),
-    ('layers.{}.ln2.', 'blocks.{}.norm2.'))
+MASK_DECODER = (('proj_dec.', 'dec_proj.'), ('proj_patch', 'patch_proj.weight'),
+                ('proj_classes', 'classes_proj.weight'), *MMPRETRAIN_BLOCK, *MMSEG_ATTENTION)
 # layer scales of timm, BEiT and mmpretrain, after `Layout.ours`
 LAYER_SCALES = [('blocks.{}.ls{}.gamma', 'blocks.{}.gamma{}'),
                 ('blocks.{}.gamma_', 'blocks.{}.gamma'),
@@ -289,20 +285,18 @@ def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
     as ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
     """
     state = unwrap(checkpoint)
-    parts = {name: {key.removeprefix(name): value for key, value in state.items()
-                    if key.startswith(name)} for name in ('encoder.', 'decoder.')}
-    if not all(parts.values()):
+    backbone, decoder = ({key.removeprefix(name): value for key, value in state.items()
+                          if key.startswith(name) and not key.startswith('encoder.head')}
+                         for name in ('encoder.', 'decoder.'))
+    if not backbone or not decoder:
         raise CheckpointError('not an official Segmenter: expected keys encoder.* and decoder.*, '
                               f'its first keys are {list(state)[:4]}')
-    backbone = {key: value for key, value in parts['encoder.'].items()
-                if not key.startswith(('head.', 'head_dist.'))}
-    decoder = parts['decoder.']
     if 'head.weight' in decoder:
         decoder = {'conv_seg.weight': decoder['head.weight'][:, :, None, None],
                    'conv_seg.bias': decoder['head.bias']}
     else:
         decoder = {key: value.T if key in ('proj_patch', 'proj_classes') else value
                    for key, value in decoder.items()}
-        decoder = translate(decoder, [(theirs, ours) for ours, theirs in MASK_DECODER])
+        decoder = translate(decoder, MASK_DECODER)
     return {**{f'backbone.{key}': value for key, value in backbone.items()},
             **{f'decode_head.{key}': torch.as_tensor(value) for key, value in decoder.items()}}

@@ -50,9 +50,8 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
             them: patch embedding, tokens, norms before or after the layers.
 
     Raises:
-        CheckpointError: the file cannot be read or grafted, has no ViT, less of it than
-            ``min_share`` or other layers (see `match`), or lacks a weight that every token passes.
-            The model is then unchanged.
+        CheckpointError: the file cannot be read, does not fit or cannot be grafted. The model is
+            then unchanged.
     """
     if not 0 <= min_share <= 1:
         raise ValueError(f'min_share={min_share}: expected a share, 0..1')
@@ -112,12 +111,8 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
           graft: bool = False) -> tuple[dict[str, Tensor], TransferReport]:
     """The weights of a state dict that fit a backbone, in its shapes, and the report.
 
-    Norms of PE, weights after the layers, and deeper layers may be left over.
-
-    Raises:
-        CheckpointError: for PE of unknown grid, integers in place of weights, or weights in or
-            before the layers that the model does not have: without them it would compute something
-            else.
+    Norms of PE, weights after the layers, and deeper layers may be left over. Raises
+    CheckpointError for PE of unknown grid, integers in place of weights, and see `check_places`.
     """
     own = model.state_dict()
     state = settle(state, own)
@@ -170,7 +165,8 @@ def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
     keeps its embedding.
     """
     new, old = own.get(PATCHES), state.get(PATCHES)
-    if new is None or old is None or old.shape == new.shape or old.shape[:2] != new.shape[:2]:
+    if new is None or old is None or old.ndim != 4 or old.shape == new.shape \
+            or old.shape[:2] != new.shape[:2]:
         return ''
     size = list(new.shape[2:])
     state[PATCHES] = resample_patch_embed(old.float(), size).to(old.dtype)
