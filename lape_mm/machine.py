@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,12 +17,9 @@ PACKAGES = ('torchvision', 'numpy', *TESTED)
 
 def processor() -> str:
     """Name of the CPU."""
-    try:
-        with open('/proc/cpuinfo') as lines:
-            return next(line.split(':', 1)[1].strip() for line in lines
-                        if line.startswith('model name'))
-    except (OSError, StopIteration):
-        return platform.processor()
+    path = Path('/proc/cpuinfo')
+    found = re.search(r'model name\s*:(.*)', path.read_text()) if path.exists() else None
+    return found[1].strip() if found else platform.processor()
 
 
 def machine() -> dict[str, str | int | None]:

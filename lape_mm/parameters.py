@@ -1,8 +1,4 @@
 """Parameter counts of our models beside tables 1 and 2 of the MPVG paper."""
-from __future__ import annotations
-
-from typing import NamedTuple
-
 import torch
 from torch import nn
 
@@ -33,18 +29,6 @@ NOTES = {
 }
 
 
-class Cell(NamedTuple):
-    """The paper's figure in millions, our count, and how they compare."""
-
-    table: int
-    model: str
-    joining: str
-    paper: str
-    ours: int
-    agreement: str
-    note: str
-
-
 def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int) -> int:
     """Number of parameters of a classifier, with frozen tables, on the meta device."""
     with torch.device('meta'):
@@ -54,19 +38,15 @@ def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int)
     return sum(parameter.numel() for part in (model, head) for parameter in part.parameters())
 
 
-def compare(ours: int, paper: str) -> str:
-    """Compares a count with a figure in millions with three decimals."""
-    thousands = int(paper.replace('.', ''))
-    return ('equal when truncated' if ours // 1000 == thousands else
-            'equal when rounded' if (ours + 500) // 1000 == thousands else 'differs')
-
-
-def parameter_table() -> list[Cell]:
-    """Every cell of both tables."""
+def parameter_table() -> list[dict]:
+    """Every cell of both tables: the paper's figure in millions, our count, how they compare."""
     cells = []
     for table, model, kind, arguments, num_classes, figures in PAPER:
         for joining, paper in zip(JOININGS, figures):
             ours = count_parameters(kind, arguments, joining, num_classes)
-            cells.append(Cell(table, model, joining, paper, ours, compare(ours, paper),
-                              NOTES.get((model, joining), '')))
+            thousands = int(paper.replace('.', ''))  # the paper prints millions, as 5.717
+            agreement = ('equal when truncated' if ours // 1000 == thousands else
+                         'equal when rounded' if (ours + 500) // 1000 == thousands else 'differs')
+            cells.append(dict(table=table, model=model, joining=joining, paper=paper, ours=ours,
+                              agreement=agreement, note=NOTES.get((model, joining), '')))
     return cells

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from numbers import Integral, Real
 
 from timm.layers import to_2tuple
@@ -49,9 +48,7 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
     """
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in known:
-            alike = get_close_matches(str(arch), known, 1)
-            hint = f'did you mean {alike[0]!r}? ' if alike else ''
-            raise ValueError(f'arch={arch!r}: {hint}expected one of {list(known)} or a dict')
+            raise ValueError(f'arch={arch!r}: expected one of {list(known)} or a dict')
         return {**details, **known[arch]}
     unknown = sorted(set(arch) - set(needed) - set(details))
     missing = [key for key in needed if key not in arch]

@@ -40,10 +40,9 @@ class Tokenizer(nn.Module):
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
         super().__init__()
         check_count('in_channels', in_channels)
-        if kernel_size < 1 or conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
-            expected = 'an odd number, 3 or more' if conv_layers else 'a positive number'
+        if conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
             raise ValueError(f'arch: kernel_size={kernel_size} with conv_layers={conv_layers}, '
-                             f'expected {expected}')
+                             'expected an odd number, 3 or more')
         if conv_layers:
             # CCT's rule: 3 x 3 keeps the size and 7 x 7 halves it; the pooling halves it again
             step = max(1, kernel_size // 2 - 1)

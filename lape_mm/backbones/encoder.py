@@ -52,11 +52,9 @@ class Encoder(HubBackbone):
     Attributes:
         joining: makes the plan; has no ``post_norm`` if there is no last LayerNorm.
         grid: (h, w) of the tables, in tokens.
-        num_prefix_tokens: P, tokens before the patches.
-        num_prefix_slots: the tables' entries for prefix tokens.
-        unused_slots: how many of these slots come first and belong to no token (ViT-Adapter keeps
-            the class token's).
-        table_names: parameter names of the tables.
+        num_prefix_tokens, num_prefix_slots: tokens before the patches, and their table entries.
+        unused_slots: how many slots come first and belong to no token (ViT-Adapter keeps the class
+            token's).
         norm, last_pe_norm: the last LayerNorm, and the norm of ``post_norm``, or None.
         folded: a constant plan, see `lape_mm.backbones.fold`, or None.
     """
@@ -117,7 +115,7 @@ class Encoder(HubBackbone):
         raise NotImplementedError
 
     def layer_names(self) -> list[str]:
-        """The layers' module names, such as 'blocks.0'."""
+        """Their module names, such as 'blocks.0'."""
         names = {module: name for name, module in self.named_modules()}
         return [names[layer] for layer in self.layers_in_order()]
 

@@ -28,10 +28,10 @@ class FoldedPlan(nn.Module):
         super().__init__()
         self.grid = grid
         self.counts = {name: len(getattr(plan, name)) for name in BY_LAYER}
-        entries = {f'{name}{layer}': entry for name in BY_LAYER
-                   for layer, entry in enumerate(getattr(plan, name))}
-        for name, entry in {**entries, 'post_norm': plan.post_norm}.items():
-            self.register_buffer(name, None if entry is None else entry.detach())
+        for name in BY_LAYER:
+            for layer, entry in enumerate(getattr(plan, name)):
+                self.register_buffer(f'{name}{layer}', entry)
+        self.register_buffer('post_norm', plan.post_norm)
         self.register_load_state_dict_pre_hook(refuse_unfolded)
 
     def forward(self, grid: tuple[int, int]) -> PositionPlan:

@@ -110,9 +110,8 @@ class TokensToToken(nn.Module):
         super().__init__()
         check_count('in_channels', in_channels)
         if tokens not in TOKENS:
-            raise ValueError(f'tokens={tokens!r}: expected one of '
-                             f'{", ".join(map(repr, TOKENS))}')
-        if token_dim < 2 or token_dim % 2:
+            raise ValueError(f'tokens={tokens!r}: expected one of {[*TOKENS]}')
+        if token_dim % 2:
             raise ValueError(f'arch: token_dim={token_dim}, expected a multiple of 2')
         layer = TOKENS[tokens]
         self.attention1 = layer(dim=in_channels * 7 ** 2, token_dim=token_dim, norm_eps=norm_eps)
@@ -139,10 +138,8 @@ class T2TViT(VisionTransformer):
     Parameter names are those of the official checkpoints, except ``tokens_to_token``, here
     ``patch_embed``. Class token and pooling are as in `DeiT`. The sinusoid is frozen, but counts as
     a parameter, as in the papers. Position 0 is the class token's or, without one, the first
-    patch's. A checkpoint brings its own table.
-
-    Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the official
-    factories use C^-0.5 only with ``pretrained=True``.
+    patch's. Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the
+    official factories use C^-0.5 only with ``pretrained=True``.
 
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio, qkv_bias and

@@ -40,12 +40,6 @@ def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, s
     return next(iter(others), None), next(iter(rotary), None)
 
 
-def quarter_windows(depth: int, size: int) -> list[int | None]:
-    """Each layer's window size; None (global attention) in the last layer of each quarter."""
-    return [None if 4 * (layer + 1) // depth > 4 * layer // depth else size
-            for layer in range(depth)]
-
-
 class VisionTransformer(Encoder):
     """The plain ViT: a stem, prefix tokens, blocks of equal size and a last LayerNorm.
 
@@ -198,7 +192,7 @@ class DeiT(VisionTransformer):
             - class_token; embed_class: whether PE has a slot for it; reg_tokens: registers
             - norm_pre: a LayerNorm before the layers; global_pool: 'token' or 'avg'; fc_norm: the
               last LayerNorm follows the averaging, unless the joining adds PE after it
-        img_size: image size in pixels, side or (h, w), that the PE table is made for; None for the
+        img_size: in pixels, side or (h, w), that the PE table is made for; None for the
             architecture's, or 224 for a dict.
         patch_size: side of a patch in pixels; None for the architecture's, or 16 for a dict.
         in_channels: channels of the images.
@@ -218,12 +212,8 @@ class DeiT(VisionTransformer):
             14); None for global attention. Windows are padded as in ViT-Adapter (see
             `lape_mm.backbones.layers.Attention`), without ViTDet's relative bias.
         interpolation: 'bicubic', 'bilinear' or 'bicubic_antialias' (timm's); None for the
-            architecture's.
-        norm_eps: of every LayerNorm; None for the architecture's.
+            architecture's, as is ``norm_eps``, of every LayerNorm.
         drop_path_rate, with_cp, frozen, init_cfg: see `Encoder`.
-
-    Raises:
-        ValueError: for an invalid argument, with the allowed values.
     """
 
     positions = (*KINDS, RELATIVE, *ROTARY)
@@ -245,8 +235,10 @@ class DeiT(VisionTransformer):
             if given['position'] == RELATIVE:
                 raise ValueError(f'window_size={window_size} with position={RELATIVE!r}: expected '
                                  'window_size=None, or another position')
-            layers = [dict(attention=dict(window_size=window))
-                      for window in quarter_windows(sizes['depth'], window_size)]
+            depth = sizes['depth']
+            layers = [dict(attention=dict(window_size=None if 4 * (layer + 1) // depth >
+                                          4 * layer // depth else window_size))
+                      for layer in range(depth)]
         super().__init__(
             sizes=sizes, stride=patch_size,
             stem=patch_embed(patch_size=patch_size, in_channels=in_channels, sizes=sizes),

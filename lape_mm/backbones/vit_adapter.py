@@ -22,7 +22,7 @@ from .adapter_layers import (
 )
 from .archs import resolve_vit
 from .checks import is_count
-from .deformable import reference_points
+from .sampling import reference_points
 from .vit import VisionTransformer, patch_embed
 
 COARSEST = 32

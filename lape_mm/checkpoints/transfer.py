@@ -176,11 +176,9 @@ def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
 def check_places(model: Any, names: list[str]) -> None:
     """Raises CheckpointError if a file's leftover weights belong in or before the layers."""
     starts = [f'{name}.' for name in model.layer_names()]
-    starts += [start.replace('blocks.', 'layers.', 1) for start in starts
-               if start.startswith('blocks.')]  # mmpretrain's name
-    foreign = [name for name in names if not PE_NORM.fullmatch(name)
-               and (name.startswith(tuple(starts)) or BEFORE_LAYERS.fullmatch(name))]
-    if foreign:
+    theirs = [re.sub(r'^blocks\.', 'layers.', start) for start in starts]  # mmpretrain's
+    if foreign := [name for name in names if not PE_NORM.fullmatch(name)
+                   and (name.startswith((*starts, *theirs)) or BEFORE_LAYERS.fullmatch(name))]:
         raise CheckpointError(
             f'is of another architecture: {type(model).__name__} has no place for {len(foreign)} '
             'of its weights and would compute something else without them: '
@@ -191,8 +189,8 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None) -> tuple[Tensor, int, tuple[int, int]]:
     """Fits a table to the model's slots and grid; also returns its own slots and grid.
 
-    A token that the file has without a slot gets a slot of zeros. Slots of tokens that the file
-    does not have keep the model's initial values.
+    A token without a slot in the file gets one of zeros. A slot without a token there keeps its
+    initial values.
     """
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()

@@ -71,7 +71,7 @@ class TimmModel(Encoder):
             'sequence' if getattr(self, 'attention_pool', None) is not None else
             'token' if getattr(self, 'pools_class_token', False) else 'avg')
         self.head_drop = nn.Dropout(drop_rate)
-        self.head: nn.Module = nn.Identity()
+        self.head: nn.Module
         self.reset_classifier(num_classes, global_pool)
         self.feature_info = self.describe_features()
 
@@ -92,12 +92,9 @@ class TimmModel(Encoder):
         self.num_classes = num_classes
         self.global_pool = self.global_pool if global_pool is None else global_pool
         some = next(self.parameters())
-        self.head = nn.Identity()
-        if num_classes:
-            self.head = nn.Linear(self.num_features, num_classes)
-            init_linear(self.head)
-            self.head.to(device=some.device, dtype=some.dtype)
-        self.head.train(self.training)
+        self.head = nn.Linear(self.num_features, num_classes, device=some.device,
+                              dtype=some.dtype) if num_classes else nn.Identity()
+        init_linear(self.head)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Turns gradient checkpointing on or off."""
