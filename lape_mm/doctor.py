@@ -97,16 +97,15 @@ class Doctor:
         return module
 
 
-def hint(module: str) -> str:
+def hint(module: str | None) -> str:
     """The command that installs a module."""
-    return install_hint(module).partition(': ')[2]
+    return install_hint(module.partition('.')[0]).partition(': ')[2] if module else ''
 
 
 def remedy_of(error: Exception) -> str:
     """The command that repairs an import error, '' if none is known."""
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
     known = (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
-    return next(known, hint(name.partition('.')[0]) if name else '')
+    return next(known, hint(error.name if isinstance(error, ModuleNotFoundError) else None))
 
 
 def check_torch(doctor: Doctor) -> None:

@@ -30,11 +30,9 @@ HIDDEN_CHANNELS = 64
 class Tokenizer(nn.Module):
     """Pixels to tokens: one convolution of whole patches, or CCT's convolutions with pooling.
 
-    Args:
-        in_channels, embed_dim: channels of image and tokens; 64 between several convolutions.
-        kernel_size: side of a patch, or of CCT's convolutions (odd).
-        conv_layers: 0 for patches (a convolution with bias), otherwise the number of CCT's layers
-            (a convolution without bias, ReLU, max-pooling 3 x 3 with stride 2).
+    ``kernel_size`` is the side of a patch, or of CCT's convolutions (odd). ``conv_layers`` is 0 for
+    patches (a convolution with bias), or the number of CCT's layers (a convolution without bias,
+    ReLU, max-pooling 3 x 3 with stride 2), with 64 channels between them.
     """
 
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
@@ -67,8 +65,7 @@ class Tokenizer(nn.Module):
 class CompactBlock(EncoderLayer):
     """The layer of Compact-Transformers, whose second norm has no residual connection.
 
-    ``x <- x + MSA(LN(x) + pre_attn)``, ``x <- LN(x)``, ``x <- x + MLP(x)``, with the official
-    code's parameter names. The arguments are `Block`'s.
+    ``x <- x + MSA(LN(x) + pre_attn)``, ``x <- LN(x)``, ``x <- x + MLP(x)``; the names are official.
     """
 
     def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 2., qkv_bias: bool = False,

@@ -39,8 +39,8 @@ class Attention(nn.Module):
         qkv_bias: whether ``qkv`` has a bias, or 'qv' for q and v alone.
         qk_norm: a LayerNorm over the channels of a head, for q and for k, with ``norm_eps``.
         rotary_halves: see `lape_mm.position.rotary.RotaryKind`.
-        window_size: side of the windows in tokens; None for global attention.
-        drop: probability of dropping an attention weight in training.
+        window_size: in tokens; None for global attention.
+        drop: dropout of the attention weights.
         bias_table, pe_norm: relative position bias and its norm, here for checkpoints; the plan
             reads them.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,6 @@ HEADS = {'head.fc.': 'head.', 'head.layers.head.': 'head.', 'head.layers.head_di
 DEIT = (r'(cls|dist)_token|pos_embed'
         r'|(patch_embed\.proj|norm|blocks\.\d+\.(norm[12]|attn\.(qkv|proj)|mlp\.fc[12]))'
         r'\.(weight|bias)')
-
 
 State = dict[str, Tensor]
 
@@ -113,18 +111,16 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
     with named(source):
         checkpoint = read_checkpoint(source)
         content = write(*parse(checkpoint), to)
-    with tempfile.TemporaryDirectory(dir=out.resolve().parent) as folder:
-        part = os.path.join(folder, 'part')
-        if out.suffix == '.safetensors':
-            from safetensors.torch import save_file  # comes with timm
-            save_file({key: value.clone().contiguous() for key, value in unwrap(content).items()},
-                      part)
-        else:
-            # mmengine looks for class names here
-            if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
-                content['meta'] = {'dataset_meta': names}
-            torch.save(content, part)
-        os.replace(part, out)
+    part = out.with_name(f'{out.name}.part')
+    if out.suffix == '.safetensors':
+        from safetensors.torch import save_file  # comes with timm
+        save_file({key: value.clone().contiguous() for key, value in unwrap(content).items()}, part)
+    else:
+        # mmengine looks for class names here
+        if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
+            content['meta'] = {'dataset_meta': names}
+        torch.save(content, part)
+    os.replace(part, out)
     left = [f'{key} (all but dataset_meta)' if key == 'meta' and 'meta' in content else str(key)
             for key, value in checkpoint.items()
             if not isinstance(value, Tensor) and key not in (wrapper(checkpoint), 'carried')]

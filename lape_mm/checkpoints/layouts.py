@@ -248,14 +248,8 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
     Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, mmpretrain's, mmseg's and Hugging
-    Face's ViTs, and this package's own models.
-
-    Args:
-        checkpoint: see `read_checkpoint`.
-        prefix: what the transformer's names start with, such as 'backbone.'; None detects it.
-
-    Raises:
-        CheckpointError: there is no transformer, or several and no prefix.
+    Face's ViTs, and this package's own models. ``prefix`` is what the transformer's names start
+    with, such as 'backbone.'; None detects it. CheckpointError if there is none, or are several.
     """
     state = unwrap(checkpoint)
     for layout in LAYOUTS.values():

@@ -169,10 +169,9 @@ class Joining:
 
         Args:
             tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
-            pe_norms: the L layers' norms, from `pe_norm`.
-            last_pe_norm: the norm after the last LayerNorm, from `pe_norm`.
-            carry: for layers where grid or channels change: layer -> function that maps the
-                previous layer's PE to this layer's.
+            pe_norms, last_pe_norm: of the L layers, and after the last LayerNorm, from `pe_norm`.
+            carry: layer where grid or channels change -> function that maps the previous layer's
+                PE to this layer's.
         """
         pos, = tables
         # input of the next layer's norm, and of the last norm; None where there is no norm
