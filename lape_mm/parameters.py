@@ -29,21 +29,17 @@ NOTES = {
 }
 
 
-def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int) -> int:
-    """Number of parameters of a classifier, with frozen tables, on the meta device."""
-    with torch.device('meta'):
-        model = getattr(backbones, kind)(**arguments, joining=joining)
-        # channels of the last layer; Swin's embed_dim is that of the first
-        head = nn.Linear(model.norm.normalized_shape[0], num_classes)
-    return sum(parameter.numel() for part in (model, head) for parameter in part.parameters())
-
-
 def parameter_table() -> list[dict]:
     """Every cell of both tables: the paper's figure in millions, our count, how they compare."""
     cells = []
     for table, model, kind, arguments, num_classes, figures in PAPER:
         for joining, paper in zip(JOININGS, figures):
-            ours = count_parameters(kind, arguments, joining, num_classes)
+            with torch.device('meta'):
+                model = getattr(backbones, kind)(**arguments, joining=joining)
+                # channels of the last layer; Swin's embed_dim is that of the first
+                head = nn.Linear(model.norm.normalized_shape[0], num_classes)
+            ours = sum(parameter.numel() for part in (model, head)
+                       for parameter in part.parameters())  # with frozen tables
             thousands = int(paper.replace('.', ''))  # the paper prints millions, as 5.717
             agreement = ('equal when truncated' if ours // 1000 == thousands else
                          'equal when rounded' if (ours + 500) // 1000 == thousands else 'differs')

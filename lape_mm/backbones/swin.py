@@ -247,21 +247,18 @@ class Swin(Encoder):
             maps.append(x)
         return maps, plan
 
-    def finish(self, x: Tensor, plan: PositionPlan) -> Tensor:
-        """Applies the last LayerNorm and ``post_norm`` to the last map, (B, H, W, C)."""
-        return self.run_last_norm(x.flatten(1, 2), plan.post_norm).unflatten(1, x.shape[1:3])
-
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C of the last stage).
 
         With ``out_indices``, a map (B, C 2^s, ceil(H / t), ceil(W / t)) each, t = patch 2^s.
         """
         maps, plan = self.encode(img)
-        last = self.finish(maps[-1], plan)
+        last = self.run_last_norm(maps[-1].flatten(1, 2), plan.post_norm)
         if not self.out_indices:
-            return (self.pool(last.flatten(1, 2)),)
+            return (self.pool(last),)
         chosen = [getattr(self, f'norm{stage}')(maps[stage]) for stage in self.out_indices[:-1]]
-        return tuple(x.permute(0, 3, 1, 2).contiguous() for x in (*chosen, last))
+        return tuple(x.permute(0, 3, 1, 2).contiguous()
+                     for x in (*chosen, last.unflatten(1, maps[-1].shape[1:3])))
 
     def no_weight_decay(self) -> set[str]:
         """The tables of absolute and relative positions, as in the official recipe."""

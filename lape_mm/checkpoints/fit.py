@@ -22,7 +22,7 @@ class TransferReport:
     found: dict[str, str] = field(default_factory=dict)
     resized: dict[str, str] = field(default_factory=dict)  # to another grid or patch size
     missing: dict[str, str] = field(default_factory=dict)  # of the ViT
-    grafted: dict[str, str] = field(default_factory=dict)  # see `lape_mm.checkpoints.graft`
+    grafted: dict[str, str] = field(default_factory=dict)  # parts of PE that the file lacks
     new: dict[str, str] = field(default_factory=dict)  # no classifier has them
     unused: dict[str, str] = field(default_factory=dict)  # without a place in the model
     share: float = 0.  # of a classifier's ViT parameters that was found, by elements, 0..1

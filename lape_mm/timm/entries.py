@@ -87,7 +87,6 @@ class ViTAdapterFeatures(ViTAdapter):
                                   reduction=2 ** (level + 1)) for level in range(1, 5)]
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Turns gradient checkpointing on or off."""
         self.with_cp = enable
 
     def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,

@@ -76,12 +76,10 @@ class TimmModel(Encoder):
         self.feature_info = self.describe_features()
 
     def describe_features(self) -> list[dict]:
-        """timm's feature_info."""
         return [dict(module=f'blocks.{layer}', num_chs=self.embed_dim, reduction=self.stride)
                 for layer in range(self.depth)]
 
     def get_classifier(self) -> nn.Module:
-        """The head."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
@@ -97,7 +95,6 @@ class TimmModel(Encoder):
         init_linear(self.head)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Turns gradient checkpointing on or off."""
         self.with_cp = enable
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None,
@@ -142,7 +139,6 @@ class TimmModel(Encoder):
             self.load_state_dict(fitting)
 
     def pool_features(self, x: Tensor) -> Tensor:
-        """Pools the output of `forward_features` to (B, C)."""
         return self.pool(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
@@ -215,5 +211,4 @@ class TimmModel(Encoder):
         return wanted
 
     def keep_layers(self, count: int) -> None:
-        """Removes all but the first layers."""
         self.blocks = self.blocks[:count]
