@@ -43,10 +43,7 @@ def plain_mmcv(*, upstream: bool | None = None) -> str:
 
 
 def build_mmcv() -> str:
-    """The command that compiles mmcv's operators for the installed torch.
-
-    It pins the setuptools that mmcv builds with. For a GPU it also needs the CUDA toolkit.
-    """
+    """The command that compiles mmcv's operators; for a GPU it also needs the CUDA toolkit."""
     upstream = _upstream()
     distribution, setuptools = (
         ('"mmcv==2.1.0"', '<70') if upstream else ('onedl-mmcv', '>=77,<82'))

@@ -44,7 +44,7 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
     """An architecture, given by a name of ``known`` or as a dict, with all its sizes.
 
     A dict has the ``needed`` sizes, and optionally ``details``, given with their defaults. Whole
-    numbers must be at least 1, or 0 if that is the default; other numbers must be above 0.
+    numbers are at least 1, or 0 if that is the default; others are above 0.
     """
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in known:

@@ -204,10 +204,10 @@ class Encoder(HubBackbone):
         return {'pos_embed', 'cls_token'}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The depth of a parameter, for layer-wise learning rates, and the number of depths, L + 2.
+        """A parameter's depth, for layer-wise learning rates, and the number of depths, L + 2.
 
-        The depth is 0 for the embeddings, l + 1 for layer l with its PE norm, and L + 1 for the
-        rest. The signature is mmpretrain's; the name has the prefix, such as 'backbone.'.
+        0 for the embeddings, l + 1 for layer l with its PE norm, and L + 1 for the rest. The
+        signature is mmpretrain's; the name has the prefix, such as 'backbone.'.
         """
         name = param_name.removeprefix(prefix)
         if name.split('.')[0] in ('patch_embed', 'cls_token', 'dist_token', 'reg_token', 'norm_pre',

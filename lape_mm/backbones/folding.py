@@ -59,9 +59,8 @@ def fold(model: Model, img_size: int | Sequence[int]) -> Model:
     model (RuntimeError).
 
     Args:
-        model: a backbone of this package, or a model that contains one; ValueError for others.
-        img_size: side or (h, w) in pixels of the images that enter the backbone, after any padding
-            by a data preprocessor.
+        model: a backbone of this package, or a model that contains one.
+        img_size: side or (h, w) in pixels of the images that enter the backbone, padding included.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     if not encoders:

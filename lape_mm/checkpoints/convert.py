@@ -95,11 +95,8 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
     """Converts a file; the suffix .safetensors selects that format.
 
     Files for OpenMMLab's toolboxes keep the class names (``meta.dataset_meta``). Returns a line
-    about the new file, and one about entries left out.
-
-    Raises:
-        CheckpointError: the target is unknown or cannot hold the model, the file cannot be read,
-            or ``out`` exists without ``force``. Nothing is written then.
+    about the new file, and one about entries left out. CheckpointError, before anything is written,
+    if the target cannot hold the model, or ``out`` exists without ``force``.
     """
     if to not in TARGETS:
         raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}')

@@ -36,11 +36,7 @@ class TransferReport:
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferReport:
-    """Compares a checkpoint's weights, ``state``, with a model's own.
-
-    Raises:
-        CheckpointError: for integers where the model has floating-point numbers, or vice versa.
-    """
+    """Compares a checkpoint's weights with a model's own; refuses integers for floats."""
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
         source = state.get(name)

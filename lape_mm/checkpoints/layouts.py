@@ -23,18 +23,13 @@ CONSTANTS = re.compile(r'(.*\.)?(relative_position_index|attn_mask)'
 
 @dataclass(frozen=True)
 class Layout:
-    """One project's names of a transformer's weights.
+    """One project's names of a transformer's weights."""
 
-    Attributes:
-        mark: a key that identifies the layout, without prefix.
-        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number, q, k or v. The first
-            match renames a key, in either direction.
-        read: further rules, for reading only.
-    """
-
-    mark: str
+    mark: str  # a key that identifies the layout, without prefix
+    # pairs (ours, theirs) of key prefixes, with {} for a number, q, k or v; the first match renames
+    # a key, in either direction
     rules: tuple[tuple[str, str], ...] = ()
-    read: tuple[tuple[str, str], ...] = ()
+    read: tuple[tuple[str, str], ...] = ()  # further rules, for reading only
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their state dict under our names, without constants, see `join`."""

@@ -160,7 +160,8 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
 
     The model starts as the pre-trained function. Every PE norm that the file lacks gets gain and
     bias zero, so it adds nothing. A PE table that the file lacks beside RoPE starts at zero where
-    the joining adds it to the tokens, and random elsewhere.
+    the joining adds it to the tokens, and random elsewhere. LaPE takes PE out of the tokens, so it
+    is rejected for a file that has it there; ``dict(first_layer=0)`` is nearest.
 
     The chain ``p_l = LN'_l(p_{l-1})`` still learns: the first step moves all biases, and the gains
     of the norms whose input is the table. From the second step on no norm's input is zero, so its
@@ -168,10 +169,6 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
     input of zero would be exact as well, but the derivative of a LayerNorm at zero is
     eps ** -0.5 = 1000, or 1e33 through eleven layers: the first step would add full-size PE to
     weights that never saw it.
-
-    LaPE takes PE out of the tokens, so it is rejected for a file that has it there. The nearest
-    joining that can be grafted is ``dict(first_layer=0)``. ``state`` has the file's weights under
-    our names, ``absent`` the names of those that it lacks.
     """
     rotary = getattr(model, 'rope', None) is not None
     lost = [name for name in absent

@@ -78,11 +78,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
             min_score: float, method: int, offset: int) -> Tensor:
-    """Soft-NMS (ICCV 2017): fills the first M rows of ``dets``, (N, 5); returns indices, (M,).
+    """Soft-NMS (ICCV 2017) on the CPU: fills the first M rows of ``dets``; returns indices, (M,).
 
-    Args:
-        boxes, scores, dets: CPU tensors.
-        method: 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
+    Method 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
     """
     low, high = (side.numpy().astype(np.float32) for side in boxes.split(2, dim=1))
     score = scores.numpy().astype(np.float32)  # a copy
@@ -275,11 +273,8 @@ def deform_conv(input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | No
     """torchvision's deformable convolution, with mmcv's gradient at the edge of the map.
 
     With padding and zero offsets, samples lie at -1, the edge. Only torchvision gives their offsets
-    a gradient. They are moved to -1.5, where neither does.
-
-    Args:
-        like: of the output's size, (h, w). Larger offsets and masks, which DyHead hands to the
-            coarser levels, give their first values.
+    a gradient. They are moved to -1.5, where neither does. ``like`` has the output's size; larger
+    offsets and masks, which DyHead hands to the coarser levels, give their first values.
     """
     offset = first_values(offset, like)
     split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
