@@ -112,12 +112,12 @@ def check_torch(doctor: Doctor) -> None:
     """Python, torch, torchvision and timm, and a computation on the GPU."""
     supported = (3, 10) <= sys.version_info[:2] <= (3, 13)  # as in pyproject.toml
     doctor.say('ok' if supported else 'BROKEN', f'Python {sys.version.split()[0]} '
-               f'({sys.executable}), of 3.10 to 3.13', '' if supported else
+               f'({sys.executable}); lape_mm takes 3.10 to 3.13', '' if supported else
                'uv venv --python 3.11, or another environment with such a Python')
     torch = doctor.module('torch', remedy='pip install --force-reinstall torch torchvision')
     remedy = 'https://pytorch.org/get-started/locally names the torch for your GPU and driver'
     if torch and torch.cuda.is_available():
-        doctor.attempt(f'CUDA {torch.version.cuda} computes on {torch.cuda.get_device_name()}',
+        doctor.attempt(f'CUDA {torch.version.cuda} on {torch.cuda.get_device_name()}',
                        lambda: torch.ones((), device='cuda').add(1).item(), remedy)
     elif torch:
         driver = shutil.which('nvidia-smi')
@@ -182,7 +182,6 @@ def check_config(doctor: Doctor, path: str) -> None:
     if not preflight:
         return
     from lape_mm.runs.config import load_config
-    from lape_mm.runs.errors import RunError
     try:
         cfg = load_config(path)
         preflight.check_config(cfg, 'train')
@@ -193,8 +192,8 @@ def check_config(doctor: Doctor, path: str) -> None:
             return
         preflight.check_files(cfg, 'train')
         doctor.say('ok', f'{path}: data, classes and checkpoints are there')
-    except RunError as error:
-        for problem in error.problems:  # each ends with what to do
+    except Exception as error:  # each problem of a RunError ends with what to do
+        for problem in getattr(error, 'problems', [first_line(error, kind=True)]):
             doctor.say('BROKEN', f'{path}: {problem}')
 
 
