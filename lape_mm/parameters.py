@@ -35,10 +35,10 @@ def parameter_table() -> list[dict]:
     for table, model, kind, arguments, num_classes, figures in PAPER:
         for joining, paper in zip(JOININGS, figures):
             with torch.device('meta'):
-                model = getattr(backbones, kind)(**arguments, joining=joining)
+                backbone = getattr(backbones, kind)(**arguments, joining=joining)
                 # channels of the last layer; Swin's embed_dim is that of the first
-                head = nn.Linear(model.norm.normalized_shape[0], num_classes)
-            ours = sum(parameter.numel() for part in (model, head)
+                head = nn.Linear(backbone.norm.normalized_shape[0], num_classes)
+            ours = sum(parameter.numel() for part in (backbone, head)
                        for parameter in part.parameters())  # with frozen tables
             thousands = int(paper.replace('.', ''))  # the paper prints millions, as 5.717
             agreement = ('equal when truncated' if ours // 1000 == thousands else
