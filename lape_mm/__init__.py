@@ -5,11 +5,12 @@ torch nor mmengine: a name is imported when it is first asked for, and mmengine'
 ``lape_mm.X`` by themselves. Without mmengine only `lape_mm.position` is of use, which needs torch
 and timm alone.
 """
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from . import mmcv_ext
-from .requirements import missing, require, warn_untested
+from .requirements import missing, require, untested
 
 if TYPE_CHECKING:
     from .backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter, fold
@@ -21,7 +22,8 @@ __all__ = ['CeiT', 'CompactTransformer', 'DeiT', 'Swin', 'T2TViT', 'ViTAdapter',
 MODULES = ('backbones', 'checkpoints', 'position', 'runs')
 
 mmcv_ext.install()
-warn_untested()
+if other_versions := untested():
+    warnings.warn('; '.join(other_versions), stacklevel=2)
 
 
 def __getattr__(name: str):

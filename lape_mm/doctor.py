@@ -11,15 +11,18 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 from lape_mm.requirements import (
+    STACK,
     TESTED,
     TOOLBOXES,
     install_hint,
-    installed,
     missing,
     numbers,
     plain_mmcv,
@@ -28,10 +31,6 @@ from lape_mm.requirements import (
 from lape_mm.wording import first_line
 
 ONEDL = 'pip install "lape_mm[onedl]"'
-# distributions that provide the same module
-TWINS = (('onedl-mmengine', 'mmengine'), ('onedl-mmcv', 'mmcv'), ('onedl-mmcv', 'mmcv-lite'),
-         ('onedl-mmdetection', 'mmdet'), ('onedl-mmsegmentation', 'mmsegmentation'),
-         ('onedl-mmpretrain', 'mmpretrain'))
 NUMPY = 'pip install "numpy<2"  (upstream OpenMMLab was built for it)'
 # part of an import error -> the command that repairs it
 REMEDIES = {
@@ -49,12 +48,7 @@ REMEDIES = {
 
 
 class Doctor:
-    """Prints findings as they come.
-
-    Attributes:
-        causes: what is broken, a text each.
-        broken: modules that cannot be used.
-    """
+    """Prints findings as they come, and keeps the causes and the modules that are broken."""
 
     def __init__(self) -> None:
         self.causes: list[str] = []
@@ -69,15 +63,19 @@ class Doctor:
             self.causes.append(text)
             self.broken.add(module)
 
-    def skips(self, what: str, *needs: str) -> bool:
-        """Says whether something is skipped, because it needs a broken module."""
-        if causes := sorted(self.broken & set(needs)):
-            self.say('note', f'{what}: skipped, because {", ".join(causes)} is broken or missing')
-        return bool(causes)
+    def attempt(self, what: str, check: Callable[[], Any], remedy: str, module: str = '') -> None:
+        """Says whether a check runs."""
+        try:
+            check()
+        except Exception as error:  # a broken package can raise anything
+            self.say('BROKEN', f'{what}: {first_line(error, kind=True)}', remedy, module)
+        else:
+            self.say('ok', what)
 
     def module(self, name: str, *needs: str, remedy: str = '') -> Any:
         """A module that can be imported and is new enough, else None."""
-        if self.skips(name, *needs):
+        if causes := sorted(self.broken & set(needs)):
+            self.say('note', f'{name}: skipped, because {", ".join(causes)} is broken or missing')
             self.broken.add(name)
             return None
         if '.' not in name and missing(name):
@@ -85,7 +83,7 @@ class Doctor:
             return None
         try:
             module = import_module(name)
-        except Exception as error:  # a broken package can raise anything
+        except Exception as error:
             self.say('BROKEN', f'{name} cannot be imported: {first_line(error, kind=True)}',
                      remedy_of(error) or remedy, name)
             return None
@@ -94,80 +92,65 @@ class Doctor:
         if numbers(version) < numbers(oldest):
             self.say('BROKEN', f'{name} {version} is older than {oldest}',
                      f'pip install --upgrade torch torchvision {name}', name)
-            return None
-        if '.' not in name:
+        elif '.' not in name:
             self.say('ok', f'{name} {version}')
         return module
 
 
-def hint(module: str) -> str:
+def hint(module: str | None) -> str:
     """The command that installs a module."""
-    return install_hint(module).partition(': ')[2]
+    return install_hint(module.partition('.')[0]).partition(': ')[2] if module else ''
 
 
 def remedy_of(error: Exception) -> str:
     """The command that repairs an import error, '' if none is known."""
-    for sign, remedy in REMEDIES.items():
-        if sign in str(error):
-            return remedy
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return hint(name.partition('.')[0]) if name else ''
+    known = (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
+    return next(known, hint(error.name if isinstance(error, ModuleNotFoundError) else None))
 
 
 def check_torch(doctor: Doctor) -> None:
     """Python, torch, torchvision and timm, and a computation on the GPU."""
-    python = f'Python {sys.version.split()[0]} ({sys.executable})'
-    if (3, 10) <= sys.version_info[:2] <= (3, 13):  # as in pyproject.toml
-        doctor.say('ok', python)
-    else:
-        doctor.say('BROKEN', f'{python}: lape_mm needs 3.10 to 3.13',
-                   'uv venv --python 3.11, or another environment with such a Python')
+    supported = (3, 10) <= sys.version_info[:2] <= (3, 13)  # as in pyproject.toml
+    doctor.say('ok' if supported else 'BROKEN', f'Python {sys.version.split()[0]} '
+               f'({sys.executable}); lape_mm takes 3.10 to 3.13', '' if supported else
+               'uv venv --python 3.11, or another environment with such a Python')
     torch = doctor.module('torch', remedy='pip install --force-reinstall torch torchvision')
+    remedy = 'https://pytorch.org/get-started/locally names the torch for your GPU and driver'
     if torch and torch.cuda.is_available():
-        names = ', '.join(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
-        try:
-            torch.ones((), device='cuda').add(1).item()
-            doctor.say('ok', f'CUDA {torch.version.cuda}: {names}')
-        except Exception as error:
-            doctor.say('BROKEN', f'CUDA {torch.version.cuda} does not compute on {names}: '
-                       f'{first_line(error, kind=True)}', 'install a torch that is built for '
-                       'this GPU and driver: https://pytorch.org/get-started/locally')
+        doctor.attempt(f'CUDA {torch.version.cuda} on {torch.cuda.get_device_name()}',
+                       lambda: torch.ones((), device='cuda').add(1).item(), remedy)
     elif torch:
         driver = shutil.which('nvidia-smi')
-        doctor.say('note', 'no GPU: runs on the CPU' if not driver else
-                   'torch sees no GPU, although there is an NVIDIA driver: runs on the CPU',
-                   'https://pytorch.org/get-started/locally names the torch for your driver'
-                   if driver else '')
+        doctor.say('note', f'torch sees no GPU{", but an NVIDIA driver is there" if driver else ""}'
+                   ': runs on the CPU', remedy if driver else '')
     doctor.module('torchvision', 'torch')
     doctor.module('timm', 'torch', 'torchvision')
 
 
 def check_mmcv(doctor: Doctor) -> None:
     """mmengine, mmcv, and the operators in use, on the CPU and on a GPU if there is one."""
-    for fork, upstream in TWINS:
-        if installed(fork) and installed(upstream):
-            doctor.say('BROKEN', f'{fork} and {upstream} are both installed, and provide the same '
-                       'module', f'pip uninstall -y {upstream} {fork} && {ONEDL}')
+    for module, names in packages_distributions().items():
+        if module in STACK and len(twins := sorted({*names})) > 1:
+            doctor.say('BROKEN', f'{" and ".join(twins)} are both installed, and provide the same '
+                       'module', f'pip uninstall -y {" ".join(twins)} && {ONEDL}')
     doctor.module('mmengine', 'torch')
     doctor.module('mmcv', 'torch', 'mmengine')
     if doctor.module('mmcv._ext', 'torch', 'torchvision', 'mmcv'):
         import torch
 
         from lape_mm.mmcv_ext import compiled
+
+        def suppress(device: str) -> None:
+            from mmcv.ops import nms
+            boxes = torch.tensor([[0., 0, 4, 4], [0, 0, 4, 5]], device=device)
+            nms(boxes, torch.tensor([.9, .8], device=device), iou_threshold=.5)
+
+        # compiled ones may be for another torch, or for the CPU alone
+        kind, remedy = (('compiled', plain_mmcv()) if compiled() else
+                        ("lape_mm's, on torchvision", 'pip install --force-reinstall torchvision'))
         for device in ('cpu', 'cuda')[:1 + torch.cuda.is_available()]:
-            what = f"mmcv's operators on {device}: " + (
-                'compiled' if compiled() else "lape_mm's, on torchvision")
-            try:
-                from mmcv.ops import nms
-                boxes = torch.tensor([[0., 0, 4, 4], [0, 0, 4, 5]], device=device)
-                nms(boxes, torch.tensor([.9, .8], device=device), iou_threshold=.5)
-                doctor.say('ok', what)
-            except Exception as error:  # compiled for another torch, or for the CPU alone
-                doctor.say('BROKEN', f'{what}: {first_line(error, kind=True)}', plain_mmcv() if
-                           compiled() else 'pip install --force-reinstall torchvision', 'mmcv._ext')
-    if installed('mmengine'):  # upstream
-        doctor.say('note', f'mmengine {installed("mmengine")} cannot load its own checkpoints '
-                   "under torch 2.6 and later; lape_mm's tools can", ONEDL)
+            doctor.attempt(f"mmcv's operators on {device}: {kind}",
+                           partial(suppress, device), remedy, 'mmcv._ext')
 
 
 def check_toolboxes(doctor: Doctor) -> None:
@@ -183,45 +166,22 @@ def check_toolboxes(doctor: Doctor) -> None:
                    ONEDL)
 
 
-def check_model(doctor: Doctor) -> None:
-    """A backbone, forward and backward."""
-    backbones = doctor.module('lape_mm.backbones', 'torch', 'timm', 'mmengine')
-    if not backbones:
-        return
-    import torch
-    try:
-        model = backbones.DeiT(arch=dict(embed_dim=24, depth=2, num_heads=3), img_size=32,
-                               joining='mpvg')
-        model(torch.rand(1, 3, 32, 32))[0].sum().backward()
-        doctor.say('ok', 'lape_mm: a DeiT computes outputs and gradients')
-    except Exception as error:
-        doctor.say('BROKEN', f'lape_mm: a DeiT does not run: {first_line(error, kind=True)}',
-                   'pip install --force-reinstall --no-deps lape_mm; if that does not help, please '
-                   'report it with this output')
-
-
 def check_folder(doctor: Doctor, folder: str) -> None:
     """Whether files can be written into a folder, or where it would be made."""
     path = Path(folder).expanduser().absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        doctor.say('BROKEN', f'{existing} cannot be written ({error.strerror})', 'choose another '
-                   f'folder with --work-dir, or make it yours: sudo chown -R "$USER" {existing}')
-        return
-    free = shutil.disk_usage(existing).free / 2 ** 30
-    doctor.say('ok' if free >= 2 else 'note', f'{path}: {free:.1f} GiB free')
+    doctor.attempt(f'writing into {existing}', lambda: tempfile.TemporaryFile(dir=existing).close(),
+                   'choose another folder with --work-dir, or make it yours: '
+                   f'sudo chown -R "$USER" {existing}')
 
 
 def check_config(doctor: Doctor, path: str) -> None:
     """A config, its data and its work directory, by the checks that precede each run."""
-    if doctor.skips(path, 'torch', 'timm', 'mmengine', 'lape_mm.backbones'):
+    preflight = doctor.module('lape_mm.runs.checks.preflight', 'torch', 'timm', 'mmengine',
+                              'lape_mm.backbones')
+    if not preflight:
         return
-    from lape_mm.runs.checks import preflight
     from lape_mm.runs.config import load_config
-    from lape_mm.runs.errors import RunError
     try:
         cfg = load_config(path)
         preflight.check_config(cfg, 'train')
@@ -232,15 +192,9 @@ def check_config(doctor: Doctor, path: str) -> None:
             return
         preflight.check_files(cfg, 'train')
         doctor.say('ok', f'{path}: data, classes and checkpoints are there')
-    except RunError as error:
-        for problem in error.problems:
-            # the checks end a problem with ': pip ..' or '; ' and what to do
-            text, command, remedy = problem.partition(': pip ')
-            if not command:
-                text, _, remedy = problem.partition('; ')
-            doctor.say('BROKEN', f'{path}: {text}', command.lstrip(': ') + remedy)
-    except Exception as error:
-        doctor.say('BROKEN', f'{path}: {first_line(error, kind=True)}')
+    except Exception as error:  # each problem of a RunError ends with what to do
+        for problem in getattr(error, 'problems', [first_line(error, kind=True)]):
+            doctor.say('BROKEN', f'{path}: {problem}')
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -250,8 +204,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('config', nargs='?', help='a config to check, with its data and folders')
     args = parser.parse_args(argv)
     doctor = Doctor()
-    for check in (check_torch, check_mmcv, check_toolboxes, check_model):
+    for check in (check_torch, check_mmcv, check_toolboxes):
         check(doctor)
+    doctor.module('lape_mm.backbones', 'torch', 'timm', 'mmengine')
     for line in untested():
         doctor.say('note', line)
     if args.config:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,12 +17,9 @@ PACKAGES = ('torchvision', 'numpy', *TESTED)
 
 def processor() -> str:
     """Name of the CPU."""
-    try:
-        with open('/proc/cpuinfo') as lines:
-            return next(line.split(':', 1)[1].strip() for line in lines
-                        if line.startswith('model name'))
-    except (OSError, StopIteration):
-        return platform.processor()
+    path = Path('/proc/cpuinfo')
+    found = re.search(r'model name\s*:(.*)', path.read_text()) if path.exists() else None
+    return found[1].strip() if found else platform.processor()
 
 
 def machine() -> dict[str, str | int | None]:
@@ -40,10 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(folder: str | os.PathLike = Path(__file__).parent) -> str | None:
-    """Short hash of a folder's commit, with `` and changes`` if tracked files differ from it.
-
-    None if the folder, this package's by default, is not tracked by git.
-    """
+    """Short hash of a folder's commit, with `` and changes`` if files differ; None without git."""
     def git(*words: str) -> str:
         return subprocess.run(['git', *words], cwd=folder, text=True, capture_output=True,
                               check=True).stdout.strip()

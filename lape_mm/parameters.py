@@ -1,9 +1,4 @@
 """Parameter counts of our models beside tables 1 and 2 of the MPVG paper."""
-from __future__ import annotations
-
-from dataclasses import dataclass
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
-
 import torch
 from torch import nn
 
@@ -32,46 +27,22 @@ NOTES = {
                         'layer 0 for all models except Swin',
     ('ViT-Lite-7/4', 'lape'): 'rounded in the paper, unlike its other cells',
 }
-AGREEMENTS = ('equal when truncated', 'equal when rounded', 'differs')
 
 
-@dataclass(frozen=True)
-class Cell:
-    """The paper's figure in millions, our count, and how they compare."""
-
-    table: int
-    model: str
-    joining: str
-    paper: str
-    ours: int
-    agreement: str
-    note: str = ''
-
-
-def count_parameters(kind: str, arguments: dict, joining: str, num_classes: int) -> int:
-    """Number of parameters of a classifier, with frozen tables, on the meta device."""
-    with torch.device('meta'):
-        model = getattr(backbones, kind)(**arguments, joining=joining)
-        # channels of the last layer; Swin's embed_dim is that of the first
-        head = nn.Linear(model.norm.normalized_shape[0], num_classes)
-    return sum(parameter.numel() for part in (model, head) for parameter in part.parameters())
-
-
-def compare(ours: int, paper: str) -> str:
-    """Compares a count with a figure in millions with three decimals."""
-    millions = Decimal(ours) / 10 ** 6
-    for agreement, rounding in zip(AGREEMENTS, (ROUND_DOWN, ROUND_HALF_UP)):
-        if millions.quantize(Decimal('.001'), rounding=rounding) == Decimal(paper):
-            return agreement
-    return AGREEMENTS[-1]
-
-
-def parameter_table() -> list[Cell]:
-    """Every cell of both tables."""
+def parameter_table() -> list[dict]:
+    """Every cell of both tables: the paper's figure in millions, our count, how they compare."""
     cells = []
     for table, model, kind, arguments, num_classes, figures in PAPER:
         for joining, paper in zip(JOININGS, figures):
-            ours = count_parameters(kind, arguments, joining, num_classes)
-            cells.append(Cell(table, model, joining, paper, ours, compare(ours, paper),
-                              NOTES.get((model, joining), '')))
+            with torch.device('meta'):
+                backbone = getattr(backbones, kind)(**arguments, joining=joining)
+                # channels of the last layer; Swin's embed_dim is that of the first
+                head = nn.Linear(backbone.norm.normalized_shape[0], num_classes)
+            ours = sum(parameter.numel() for part in (backbone, head)
+                       for parameter in part.parameters())  # with frozen tables
+            thousands = int(paper.replace('.', ''))  # the paper prints millions, as 5.717
+            agreement = ('equal when truncated' if ours // 1000 == thousands else
+                         'equal when rounded' if (ours + 500) // 1000 == thousands else 'differs')
+            cells.append(dict(table=table, model=model, joining=joining, paper=paper, ours=ours,
+                              agreement=agreement, note=NOTES.get((model, joining), '')))
     return cells

@@ -1,6 +1,5 @@
 """Names missing packages and the commands that install them. Imports no other package."""
 import re
-import warnings
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -18,8 +17,10 @@ TESTED = {
         'mmengine': '0.10.7', 'mmcv': '2.1.0', 'mmcv-lite': '2.1.0', 'mmdet': '3.3.0',
         'mmsegmentation': '1.2.2', 'mmpretrain': '1.2.0'}.items()},
 }
-STACK = {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'}
-EXPORT = {'onnx', 'onnxruntime', 'onnxscript'}
+STACK = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
+EXTRAS = {  # module -> the extra that installs it
+    **dict.fromkeys(STACK, 'onedl'),
+    **dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export'), 'gradio': 'demo'}
 
 
 def installed(distribution: str) -> str | None:
@@ -35,21 +36,14 @@ PIP = 'pip' if installed('pip') else 'uv pip'
 
 
 def plain_mmcv(*, upstream: bool | None = None) -> str:
-    """The command that reinstalls mmcv without compiled operators; lape_mm then provides them.
-
-    Args:
-        upstream: whether to take upstream's mmcv; None for the one that is installed.
-    """
+    """The command that reinstalls mmcv, as installed or upstream's, without compiled operators."""
     if _upstream() if upstream is None else upstream:
         return f'{PIP} uninstall -y mmcv onedl-mmcv; {PIP} install --no-deps mmcv-lite==2.1.0'
     return f'{PIP} install --force-reinstall --no-deps --no-cache-dir onedl-mmcv'
 
 
 def build_mmcv() -> str:
-    """The command that compiles the operators of the installed mmcv for the installed torch.
-
-    It pins the setuptools that mmcv builds with. For a GPU it also needs the CUDA toolkit.
-    """
+    """The command that compiles mmcv's operators; for a GPU it also needs the CUDA toolkit."""
     upstream = _upstream()
     distribution, setuptools = (
         ('"mmcv==2.1.0"', '<70') if upstream else ('onedl-mmcv', '>=77,<82'))
@@ -65,14 +59,9 @@ def _upstream() -> bool:
 
 def install_hint(module: str) -> str:
     """One line that says that ``module`` is missing, and the command that installs it."""
-    if module in STACK:
-        return (f'{module} is not installed: pip install "lape_mm[onedl]" installs the tested '
-                f'stack (the {module} of upstream OpenMMLab works as well)')
-    if module in EXPORT:
-        return f'{module} is not installed: pip install "lape_mm[export]"'
-    if module == 'gradio':
-        return 'gradio is not installed: pip install "lape_mm[demo]"'
-    return f'{module} is not installed: pip install {module}'
+    package = f'"lape_mm[{EXTRAS[module]}]"' if module in EXTRAS else module
+    more = f" (upstream OpenMMLab's {module} works as well)" if 'onedl' in package else ''
+    return f'{module} is not installed: pip install {package}{more}'
 
 
 def missing(*modules: str) -> list[str]:
@@ -88,19 +77,9 @@ def require(*modules: str) -> None:
 
 def untested() -> list[str]:
     """A line for each installed package outside its tested versions."""
-    lines = []
-    for name, (first, last) in TESTED.items():
-        found = installed(name)
-        if found and not numbers(first) <= numbers(found) <= numbers(last):
-            lines.append(f'lape_mm has not been tested with {name} {found}, only with '
-                         f'{first} to {last}')
-    return lines
-
-
-def warn_untested() -> None:
-    """Warns about each line of `untested`."""
-    for line in untested():
-        warnings.warn(line, stacklevel=3)
+    return [f'lape_mm has not been tested with {name} {found}, only with {first} to {last}'
+            for name, (first, last) in TESTED.items() if (found := installed(name))
+            and not numbers(first) <= numbers(found) <= numbers(last)]
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -40,21 +40,15 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     joining: Any
 
     def save_pretrained(self, save_directory, **options):
-        """Writes weights, config.json and model card, see the mixin.
-
-        Raises:
-            ValueError: the folder could not rebuild the model. Nothing is written then.
-        """
+        """Writes weights, config.json and model card, if they can rebuild the model."""
         if self.folded is not None:
             raise ValueError('a folded backbone has no position embedding: save the unfolded one')
         with torch.device('meta'):
             built = type(self)(**self.hub_arguments())
-        names = _built(built), _built(self)
-        if changed := [name for name in {**names[0], **names[1]}
-                       if names[0].get(name) != names[1].get(name)]:
+        was, now = _built(built), _built(self)
+        if changed := [name for name in {**was, **now} if was.get(name) != now.get(name)]:
             raise ValueError('the model was changed after it was built, or has an argument that '
-                             f'JSON cannot hold: config.json could not rebuild {changed[0]}. '
-                             'Build the model with these settings')
+                             f'JSON cannot hold: config.json could not rebuild {changed[0]}')
         return super().save_pretrained(save_directory, **options)
 
     def hub_arguments(self) -> dict[str, Any]:

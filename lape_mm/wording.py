@@ -13,13 +13,7 @@ def some(values: Sequence, most: int = 3, show: Callable[[Any], str] = repr) -> 
 
 
 def first_line(error: BaseException | str, *, kind: bool = False, most: int = 200) -> str:
-    """The first line of an error's text; its type's name where it has no text.
-
-    Args:
-        error: an error, or its text.
-        kind: whether the type stands before the text: ``KeyError: ..``.
-        most: characters after which the text is cut off.
-    """
+    """The first line of an error's text, after its type with ``kind`` or where it has no text."""
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__

@@ -48,7 +48,7 @@ def cells():
 def test_every_cell_has_its_integer(cells):
     counts = {}
     for cell in cells:
-        counts.setdefault((cell.table, cell.model), []).append(cell.ours)
+        counts.setdefault((cell['table'], cell['model']), []).append(cell['ours'])
     assert {name: tuple(row) for name, row in counts.items()} == COUNTS
     assert len(PAPER) == 8 and len(cells) == 32
 
@@ -56,7 +56,8 @@ def test_every_cell_has_its_integer(cells):
 def test_what_differs_is_named_and_explained(cells):
     by = {}
     for cell in cells:
-        by.setdefault(cell.agreement, set()).add((cell.model, cell.joining))
-        assert bool(cell.note) == (cell.agreement != 'equal when truncated'), cell
+        agreement = cell['agreement']
+        by.setdefault(agreement, set()).add((cell['model'], cell['joining']))
+        assert bool(cell['note']) == (agreement != 'equal when truncated'), cell
     assert by['differs'] == {('DeiT-Ti', 'lape'), ('Swin-Ti', 'lape')}
     assert by['equal when rounded'] == {('CeiT-Ti', 'pvg'), ('ViT-Lite-7/4', 'lape')}

@@ -88,7 +88,7 @@ def test_a_joining_object_and_a_classifier_of_timm(tmp_path):
     model = DeiT(arch=ARCH, img_size=32, joining=joining)
     assert same(DeiT.from_pretrained(shared(model, tmp_path / 'a')), model)
     pytest.importorskip('timm')
-    from lape_mm.timm.classes import DeiTClassifier
+    from lape_mm.timm.entries import DeiTClassifier
     model = DeiTClassifier(arch=ARCH, img_size=32, joining='pvg', num_classes=7)
     again = DeiTClassifier.from_pretrained(shared(model, tmp_path / 'b'))
     assert same(again, model) and again.head.out_features == 7

@@ -15,12 +15,12 @@ def show(cells) -> None:
     from rich.table import Table
     table = Table('table', 'model', 'joining', 'paper (M)', 'ours', 'agreement', 'note')
     previous = None
-    for cell in cells:
-        name = (cell.table, cell.model)
+    for number, model, joining, paper, ours, agreement, note in map(dict.values, cells):
+        name = (number, model)
         if previous not in (None, name):
             table.add_section()
-        first = [str(cell.table), cell.model] if name != previous else ['', '']
-        table.add_row(*first, cell.joining, cell.paper, f'{cell.ours:,}', cell.agreement, cell.note)
+        first = [str(number), model] if name != previous else ['', '']
+        table.add_row(*first, joining, paper, f'{ours:,}', agreement, note)
         previous = name
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         from lape_mm.parameters import parameter_table
         cells = parameter_table()
-        print(json.dumps([vars(cell) for cell in cells], indent=1)) if args.json else show(cells)
+        print(json.dumps(cells, indent=1)) if args.json else show(cells)
 
     return exit_status(run)
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from .deformable import DeformableAttention
-from .sampling import Shapes
+from .sampling import DeformableAttention, Shapes
 
 # fastest on the CPU, and turns tokens of a batch of one into maps without a copy
 LAYOUT = torch.channels_last

@@ -36,25 +36,15 @@ DEFAULTS: dict[str, Any] = dict(patch_size=16, img_size=224, position='learnable
 
 @dataclass(frozen=True)
 class Arch:
-    """A named architecture.
+    """A named architecture, and where its weights are."""
 
-    Attributes:
-        settings: sizes and structure, as in a dict for ``arch``.
-        defaults: values that differ from `DEFAULTS`.
-        timm: its name in timm, with the tag of its weights; '' for none.
-        files: names of the official files.
-        hub: its repository on the Hugging Face Hub, in transformers' format; timm's weights are in
-            ``timm/NAME.TAG``.
-        license: of the weights.
-        normalisation: mean and standard deviation of the channels, for values of 0..1.
-    """
-
-    settings: Mapping
-    defaults: Mapping = field(default_factory=dict)
-    timm: str = ''
-    files: tuple[str, ...] = ()
-    hub: str = ''
+    settings: Mapping  # sizes and structure, as in a dict for ``arch``
+    defaults: Mapping = field(default_factory=dict)  # values that differ from `DEFAULTS`
+    timm: str = ''  # name in timm, with the tag of its weights, on the Hub in timm/NAME.TAG
+    files: tuple[str, ...] = ()  # names of the official files
+    hub: str = ''  # repository on the Hugging Face Hub, in transformers' format
     license: str = 'Apache-2.0'
+    # mean and standard deviation of the channels, for values of 0..1
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] = IMAGENET
 
 
@@ -140,13 +130,8 @@ ARCHS: dict[str, Arch] = {**{name: Arch(sizes) for name, sizes in SIZES.items()}
 def resolve_vit(arch: str | Mapping, more: Mapping | None = None, **given) -> tuple[dict, dict]:
     """The settings of an architecture, and the backbone's arguments that `DEFAULTS` lists.
 
-    Args:
-        arch: a name of `ARCHS`, or a dict of settings.
-        more: further optional settings of a dict, with their defaults.
-        given: arguments; None for the architecture's default.
-
-    Raises:
-        ValueError: see `resolve_arch`, or for a setting outside of `CHOICES`.
+    ``arch`` is a name of `ARCHS` or a dict, which may also have the settings of ``more``. Given
+    arguments that are None take the architecture's default.
     """
     sizes = resolve_arch(arch, {name: entry.settings for name, entry in ARCHS.items()},
                          {**DETAILS, **(more or {})})

@@ -79,7 +79,6 @@ class LeFFBlock(Block):
         self.leff = LeFF(dim=dim, hidden=hidden)
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) to (B, T, C), over the patch grid."""
         return self.leff(x, grid)
 
 
@@ -90,7 +89,6 @@ class LayerwiseAttention(Block):
         self.feedforward = Mlp(dim, hidden)
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, L, C) to (B, L, C)."""
         return self.feedforward(x)
 
 

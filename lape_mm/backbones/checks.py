@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from numbers import Integral, Real
 
 from timm.layers import to_2tuple
@@ -32,11 +31,7 @@ def check_rate(name: str, value) -> None:
 
 
 def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
-    """(h, w) in pixels.
-
-    Raises:
-        ValueError: for anything but one or two sides of at least a patch.
-    """
+    """(h, w) in pixels, each at least a patch."""
     sides = tuple(to_2tuple(img_size))
     if len(sides) != 2 or not all(is_count(side, patch) for side in sides):
         raise ValueError(f'img_size={img_size!r}: expected a side or (h, w), of at least {patch} '
@@ -46,24 +41,14 @@ def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
 
 def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
                  needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
-    """An architecture, given by name or as a dict, with all its sizes.
+    """An architecture, given by a name of ``known`` or as a dict, with all its sizes.
 
-    Args:
-        arch: a name of ``known``, or a dict of the sizes.
-        known: name -> sizes.
-        details: optional sizes of a dict, with their defaults. Whole numbers must be at least 1,
-            or 0 if that is the default; other numbers must be above 0.
-        needed: required sizes of a dict.
-
-    Raises:
-        ValueError: for an unknown name or key, a missing key, a wrong size, or heads that do not
-            divide C.
+    A dict has the ``needed`` sizes, and optionally ``details``, given with their defaults. Whole
+    numbers are at least 1, or 0 if that is the default; others are above 0.
     """
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in known:
-            alike = get_close_matches(str(arch), known, 1)
-            hint = f'did you mean {alike[0]!r}? ' if alike else ''
-            raise ValueError(f'arch={arch!r}: {hint}expected one of {list(known)} or a dict')
+            raise ValueError(f'arch={arch!r}: expected one of {list(known)} or a dict')
         return {**details, **known[arch]}
     unknown = sorted(set(arch) - set(needed) - set(details))
     missing = [key for key in needed if key not in arch]
@@ -90,9 +75,7 @@ def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) 
         -> tuple[int, ...]:
     """The chosen layers or stages, counted from 0; () for None.
 
-    Raises:
-        ValueError: they do not rise, or leave out the last one, whose parameters would then get
-            no gradient.
+    They rise up to the last one, whose parameters would otherwise get no gradient.
     """
     if out_indices is None:
         return ()

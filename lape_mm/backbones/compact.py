@@ -30,25 +30,17 @@ HIDDEN_CHANNELS = 64
 class Tokenizer(nn.Module):
     """Pixels to tokens: one convolution of whole patches, or CCT's convolutions with pooling.
 
-    Args:
-        in_channels, embed_dim: channels of image and tokens; 64 between several convolutions.
-        kernel_size: side of a patch, or of CCT's convolutions (odd).
-        conv_layers: 0 for patches (a convolution with bias), otherwise the number of CCT's layers
-            (a convolution without bias, ReLU, max-pooling 3 x 3 with stride 2).
-
-    Raises:
-        ValueError: for an invalid kernel size or number of layers.
+    ``kernel_size`` is the side of a patch, or of CCT's convolutions (odd). ``conv_layers`` is 0 for
+    patches (a convolution with bias), or the number of CCT's layers (a convolution without bias,
+    ReLU, max-pooling 3 x 3 with stride 2), with 64 channels between them.
     """
 
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
         super().__init__()
         check_count('in_channels', in_channels)
-        if conv_layers < 0:
-            raise ValueError(f'arch: conv_layers={conv_layers}, expected 0 (patches) or more')
-        if kernel_size < 1 or conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
-            expected = 'an odd number, 3 or more' if conv_layers else 'a positive number'
+        if conv_layers and (kernel_size < 3 or kernel_size % 2 == 0):
             raise ValueError(f'arch: kernel_size={kernel_size} with conv_layers={conv_layers}, '
-                             f'expected {expected}')
+                             'expected an odd number, 3 or more')
         if conv_layers:
             # CCT's rule: 3 x 3 keeps the size and 7 x 7 halves it; the pooling halves it again
             step = max(1, kernel_size // 2 - 1)
@@ -73,8 +65,7 @@ class Tokenizer(nn.Module):
 class CompactBlock(EncoderLayer):
     """The layer of Compact-Transformers, whose second norm has no residual connection.
 
-    ``x <- x + MSA(LN(x) + pre_attn)``, ``x <- LN(x)``, ``x <- x + MLP(x)``, with the official
-    code's parameter names. The arguments are `Block`'s.
+    ``x <- x + MSA(LN(x) + pre_attn)``, ``x <- LN(x)``, ``x <- x + MLP(x)``; the names are official.
     """
 
     def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 2., qkv_bias: bool = False,

@@ -35,13 +35,11 @@ class Encoder(HubBackbone):
         pad_to: images are padded to multiples of this; None for the stride.
         dims: channels of the L layers.
         joining, class_token: see `lape_mm.position.build_joining`.
-        position: a kind of PE table, see `lape_mm.position.position_table`; None for no table.
+        position, position_std: of `lape_mm.position.position_table`; None for no table.
         more_tokens: prefix tokens beside the class token, with a slot in the tables.
         reg_tokens: registers after them, without a slot.
         embed_class: False gives no prefix token a slot.
-        position_std: initial standard deviation of a learnable PE.
         interpolation: how PE is resized, see `lape_mm.position.resize_table`.
-        norm_eps: of every LayerNorm.
         last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds PE
             after it.
         drop_path_rate: of the last layer; rises linearly from 0 in the first.
@@ -54,13 +52,10 @@ class Encoder(HubBackbone):
     Attributes:
         joining: makes the plan; has no ``post_norm`` if there is no last LayerNorm.
         grid: (h, w) of the tables, in tokens.
-        num_prefix_tokens: P, tokens before the patches.
-        num_prefix_slots: the tables' entries for prefix tokens.
-        unused_slots: how many of these slots come first and belong to no token (ViT-Adapter keeps
-            the class token's).
-        table_names: parameter names of the tables.
-        norm: the last LayerNorm, or None.
-        last_pe_norm: the norm of the plan's ``post_norm``, or None.
+        num_prefix_tokens, num_prefix_slots: tokens before the patches, and their table entries.
+        unused_slots: how many slots come first and belong to no token (ViT-Adapter keeps the class
+            token's).
+        norm, last_pe_norm: the last LayerNorm, and the norm of ``post_norm``, or None.
         folded: a constant plan, see `lape_mm.backbones.fold`, or None.
     """
 
@@ -120,7 +115,7 @@ class Encoder(HubBackbone):
         raise NotImplementedError
 
     def layer_names(self) -> list[str]:
-        """The layers' module names, such as 'blocks.0'."""
+        """Their module names, such as 'blocks.0'."""
         names = {module: name for name, module in self.named_modules()}
         return [names[layer] for layer in self.layers_in_order()]
 
@@ -142,11 +137,7 @@ class Encoder(HubBackbone):
         return side + -side % self.pad_to
 
     def pad_image(self, images: Tensor) -> Tensor:
-        """Pads images, (B, in_channels, H, W), with zeros at the bottom and right.
-
-        Raises:
-            ValueError: for a wrong shape or dtype, or images smaller than a patch.
-        """
+        """Pads images, (B, in_channels, H, W), with zeros at the bottom and right."""
         if images.dim() != 4 or images.shape[1] != self.in_channels \
                 or not images.is_floating_point():
             raise ValueError(f'got images of shape {tuple(images.shape)} and {images.dtype}, '
@@ -158,14 +149,11 @@ class Encoder(HubBackbone):
         return F.pad(images, (0, self.padded(width) - width, 0, self.padded(height) - height))
 
     def plan(self, grid: tuple[int, int]) -> PositionPlan:
-        """The joining's plan for a grid of (h, w) tokens; PE is resized before it is normalised.
-
-        Computed in every forward, so it is never stale; constant in a folded model.
-        """
+        """The plan of a forward, so that it is never stale; constant in a folded model."""
         return self.make_plan(grid) if self.folded is None else self.folded(grid)
 
     def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
-        """Makes the plan from the weights."""
+        """Makes the plan for (h, w) tokens; PE is resized before it is normalised."""
         if not self.table_names:
             nothing = (None,) * self.depth
             return PositionPlan(nothing, nothing, nothing)
@@ -178,10 +166,7 @@ class Encoder(HubBackbone):
         return {}
 
     def tables(self, grid: tuple[int, int]) -> list[Tensor]:
-        """The PE tables over the prefix tokens and a grid of (h, w) patches, (1, T, C) each.
-
-        Prefix tokens without a slot get zeros.
-        """
+        """The PE tables, (1, T, C) each, for a grid of (h, w) patches; zeros for missing slots."""
         tables = [resize_table(getattr(self, name), old=self.grid, new=grid,
                                mode=self.interpolation,
                                num_prefix_tokens=self.num_prefix_slots)[:, self.unused_slots:]
@@ -219,15 +204,10 @@ class Encoder(HubBackbone):
         return {'pos_embed', 'cls_token'}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The depth of a parameter, for layer-wise learning rates; mmpretrain's signature.
+        """A parameter's depth, for layer-wise learning rates, and the number of depths, L + 2.
 
-        Args:
-            param_name: name of a parameter, with the prefix.
-            prefix: what all names of the backbone start with, such as 'backbone.'.
-
-        Returns:
-            the depth, and the number of depths, L + 2. The depth is 0 for the embeddings, l + 1
-            for layer l with its PE norm, and L + 1 for the rest.
+        0 for the embeddings, l + 1 for layer l with its PE norm, and L + 1 for the rest. The
+        signature is mmpretrain's; the name has the prefix, such as 'backbone.'.
         """
         name = param_name.removeprefix(prefix)
         if name.split('.')[0] in ('patch_embed', 'cls_token', 'dist_token', 'reg_token', 'norm_pre',
@@ -238,10 +218,7 @@ class Encoder(HubBackbone):
         return next(own_layer, self.depth) + 1, self.depth + 2
 
     def freeze(self) -> None:
-        """With ``frozen``, freezes the modules built so far; later modules are trained.
-
-        A subclass calls it when its transformer is complete.
-        """
+        """With ``frozen``, freezes the modules built so far, the transformer."""
         if self.frozen:
             self.frozen_children = {name for name, _ in self.named_children()}
             for parameter in self.parameters():

@@ -28,10 +28,10 @@ class FoldedPlan(nn.Module):
         super().__init__()
         self.grid = grid
         self.counts = {name: len(getattr(plan, name)) for name in BY_LAYER}
-        entries = {f'{name}{layer}': entry for name in BY_LAYER
-                   for layer, entry in enumerate(getattr(plan, name))}
-        for name, entry in {**entries, 'post_norm': plan.post_norm}.items():
-            self.register_buffer(name, None if entry is None else entry.detach())
+        for name in BY_LAYER:
+            for layer, entry in enumerate(getattr(plan, name)):
+                self.register_buffer(f'{name}{layer}', entry)
+        self.register_buffer('post_norm', plan.post_norm)
         self.register_load_state_dict_pre_hook(refuse_unfolded)
 
     def forward(self, grid: tuple[int, int]) -> PositionPlan:
@@ -55,17 +55,12 @@ def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> No
 def fold(model: Model, img_size: int | Sequence[int]) -> Model:
     """Copies a model in evaluation mode, with constant position embedding.
 
+    The copy rejects other sizes (ValueError), and training mode and the weights of an unfolded
+    model (RuntimeError).
+
     Args:
         model: a backbone of this package, or a model that contains one.
-        img_size: side or (h, w) in pixels of the images that enter the backbone, after any padding
-            by a data preprocessor.
-
-    Returns:
-        the copy. It rejects other sizes (ValueError), and training mode and the weights of an
-        unfolded model (RuntimeError).
-
-    Raises:
-        ValueError: the model has no backbone of this package or is folded, or the size is invalid.
+        img_size: side or (h, w) in pixels of the images that enter the backbone, padding included.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     if not encoders:

@@ -14,13 +14,9 @@ from lape_mm.position import rotate
 
 
 class EncoderLayer(nn.Module):
-    """Base of an encoder's layers; forward applies the entries of `PositionPlan.layer`.
+    """Base of an encoder's layers; forward applies the entries of `PositionPlan.layer`."""
 
-    Attributes:
-        pe_norm: the layer's norm of PE, or None. It is here for checkpoints; joinings apply it.
-    """
-
-    pe_norm: nn.Module | None
+    pe_norm: nn.Module | None  # here for checkpoints; joinings apply it
     norm1: nn.LayerNorm
 
     @property
@@ -43,10 +39,10 @@ class Attention(nn.Module):
         qkv_bias: whether ``qkv`` has a bias, or 'qv' for q and v alone.
         qk_norm: a LayerNorm over the channels of a head, for q and for k, with ``norm_eps``.
         rotary_halves: see `lape_mm.position.rotary.RotaryKind`.
-        window_size: side of the windows in tokens; None for global attention.
-        drop: probability of dropping an attention weight in training.
-        bias_table, pe_norm: relative position bias and its norm, see `lape_mm.position.embedding`.
-            They are here because checkpoints hold them here; the plan reads them.
+        window_size: in tokens; None for global attention.
+        drop: dropout of the attention weights.
+        bias_table, pe_norm: relative position bias and its norm, here for checkpoints; the plan
+            reads them.
     """
 
     def __init__(self, *, dim: int, num_heads: int, qkv_bias: bool | str = True,
@@ -132,11 +128,8 @@ class Block(EncoderLayer):
 
     ``x + MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper).
 
-    Args:
-        mlp: form of the MLP, see `lape_mm.backbones.DeiT`.
-        layer_scale: initial value of ``gamma1`` and ``gamma2``, (C,) each; 0 for none.
-        pe_norm: the joining's norm of PE for this layer, or None.
-        attention: further arguments of `Attention`.
+    ``mlp`` is its form, see `lape_mm.backbones.DeiT`; ``layer_scale`` the initial value of
+    ``gamma1`` and ``gamma2``, (C,) each, or 0 for none; ``attention`` has further arguments.
     """
 
     def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4.,
@@ -157,10 +150,7 @@ class Block(EncoderLayer):
     def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
                 pre_attn: Tensor | None = None, attn_bias: Tensor | None = None,
                 rotary: Tensor | None = None, num_queries: int | None = None) -> Tensor:
-        """(B, T, C) and the layer's entries of the plan to (B, T, C).
-
-        ``num_queries`` computes the first tokens only: (B, num_queries, C).
-        """
+        """(B, T, C) and the layer's entries of the plan to (B, T or num_queries, C)."""
         if residual is not None:
             x = x + residual
         y = self.norm1(x)

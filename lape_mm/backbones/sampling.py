@@ -1,12 +1,13 @@
-"""Sampling for deformable attention, with mmcv's CUDA op or in PyTorch."""
+"""Multi-scale deformable attention, which samples with mmcv's CUDA op or in PyTorch."""
 from __future__ import annotations
 
+import math
 from functools import cache
 from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 Shapes = tuple[tuple[int, int], ...]
@@ -20,16 +21,13 @@ def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
 
 
 def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples with grid_sample, which all exporters and devices support.
+    """Samples with grid_sample, which all exporters and devices support; gives (B, Q, heads * D).
 
     Args:
         value: (B, sum of h * w, heads, D), level by level.
         shapes: (h, w) of each level.
         locations: (B, Q, heads, levels, points, 2): x, y relative to the map's width and height.
         weights: (B, Q, heads, levels, points), adding up to 1 over levels and points.
-
-    Returns:
-        (B, Q, heads * D).
     """
     batch, _, heads, width = value.shape
     queries, points = locations.shape[1], locations.shape[4]
@@ -51,14 +49,10 @@ def by_bag(entries: Tensor) -> Tensor:
 
 
 def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The four cells around each sample of bilinear sampling.
+    """The four cells around each sample of bilinear sampling; arguments as for `sample_grid`.
 
     A bag is all samples of one head of one query. The N = B * Q * heads bags come last, so that
     elementwise arithmetic runs along them. There are no comparisons, which CPUs vectorise badly.
-
-    Args:
-        shapes, locations: see `sample_grid`.
-        cells: number of cells in all levels, sum of h * w.
 
     Returns:
         three tensors (2, 2, levels, points, N): int32 rows of a (B * cells * heads, D) table of
@@ -133,10 +127,7 @@ class SampleRows(torch.autograd.Function):
 
     @staticmethod
     def scatter(grad: Tensor, rows: Tensor, parts: Tensor, count: int) -> Tensor:
-        """The gradient of the table, (count, D).
-
-        ``grad`` is that of the bags, (N, D); rows and parts, (..., N), are those of `forward`.
-        """
+        """The gradient of the table, (count, D), from the bags', (N, D), and `forward`'s rows."""
         ordered, order = rows.flatten().sort(stable=True)
         starts = torch.searchsorted(ordered, torch.arange(count, dtype=ordered.dtype,
                                                           device=ordered.device))
@@ -163,16 +154,13 @@ class SampleRows(torch.autograd.Function):
 
 
 def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples in the fastest available way; arguments and result as in `sample_grid`.
-
-    mmcv's CUDA op only takes float32.
-    """
+    """Samples in the fastest available way; arguments and result as in `sample_grid`."""
     # tracers, such as FLOP counters, cannot look into a Python autograd function
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
         return sample_grid(value, shapes, locations, weights)
     if value.device.type == 'cpu':
         return SampleRows.apply(value, shapes, locations, weights)
-    # mmcv's op refuses an empty batch, and compilers cannot look into it
+    # mmcv's op takes float32, refuses an empty batch, and compilers cannot look into it
     usable = (value.is_cuda and value.dtype == torch.float32 and len(value)
               and not torch.compiler.is_compiling())
     op = mmcv_cuda_op() if usable else None
@@ -198,3 +186,72 @@ def mmcv_cuda_op() -> type[torch.autograd.Function] | None:
     if get_compiling_cuda_version() == 'not available':
         return None
     return MultiScaleDeformableAttnFunction
+
+
+def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
+    """The centres of all cells, by level, then by row, relative to the map's width and height.
+
+    (1, sum of h * w, 1, 2), float32: x and y.
+    """
+    points = []
+    for height, width in shapes:
+        y, x = torch.meshgrid(
+            (torch.arange(height, device=device) + .5) / height,
+            (torch.arange(width, device=device) + .5) / width, indexing='ij')
+        points.append(torch.stack([x, y], dim=-1).flatten(0, 1))
+    return torch.cat(points)[None, :, None]
+
+
+class DeformableAttention(nn.Module):
+    """Multi-scale deformable attention (Deformable DETR), as ViT-Adapter uses it.
+
+    Sampling locations and weights stay in float32 under autocast. Unlike mmcv's module, this one
+    has no dropout and does not add the query. Each head samples ``points`` places in each of the
+    ``levels`` maps; the values of all heads have ``ratio`` times C channels.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, levels: int, points: int, ratio: float = 1.):
+        super().__init__()
+        inner = int(dim * ratio)
+        if inner < num_heads or inner % num_heads:
+            raise ValueError(f'deform_num_heads={num_heads} does not divide the {inner} channels '
+                             f'of the values (embed_dim={dim}, deform_ratio={ratio})')
+        self.num_heads, self.levels, self.points = num_heads, levels, points
+        self.sampling_offsets = nn.Linear(dim, num_heads * levels * points * 2)
+        self.attention_weights = nn.Linear(dim, num_heads * levels * points)
+        self.value_proj = nn.Linear(dim, inner)
+        self.output_proj = nn.Linear(inner, dim)
+
+    def init_weights(self) -> None:
+        """Gives each head its own direction, with points at growing distances."""
+        nn.init.zeros_(self.sampling_offsets.weight)
+        angles = torch.arange(self.num_heads) * (2 * math.pi / self.num_heads)
+        ring = torch.stack([angles.cos(), angles.sin()], dim=-1)
+        ring = ring / ring.abs().amax(dim=-1, keepdim=True)
+        steps = torch.arange(1, self.points + 1)
+        offsets = ring[:, None, None] * steps[:, None]
+        with torch.no_grad():
+            self.sampling_offsets.bias.copy_(
+                offsets.expand(-1, self.levels, -1, -1).flatten())
+        nn.init.zeros_(self.attention_weights.weight)
+        nn.init.zeros_(self.attention_weights.bias)
+        for projection in (self.value_proj, self.output_proj):
+            nn.init.xavier_uniform_(projection.weight)
+            nn.init.zeros_(projection.bias)
+
+    def forward(self, query: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
+        """Queries, (B, Q, C), attend to maps around their reference points; gives (B, Q, C).
+
+        ``points`` are `reference_points`, (1, Q, 1, 2), and ``cells``, (B, sum of h * w, C), the
+        maps of ``shapes`` level by level.
+        """
+        value = self.value_proj(cells).unflatten(2, (self.num_heads, -1))
+        offsets, logits = self.sampling_offsets(query), self.attention_weights(query)
+        split = (self.num_heads, self.levels, self.points)
+        exact = torch.promote_types(value.dtype, torch.float32)
+        offsets, logits = offsets.to(exact), logits.to(exact)
+        weights = logits.unflatten(2, (self.num_heads, -1)).softmax(-1).unflatten(3, split[1:])
+        sizes = level_sizes(shapes, points.device)[:, None, :2]
+        locations = points[:, :, None, :, None] + offsets.unflatten(2, (*split, 2)) / sizes
+        mixed = sample(value.to(exact), shapes, locations, weights)
+        return self.output_proj(mixed.to(value.dtype))

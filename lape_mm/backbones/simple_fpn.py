@@ -25,12 +25,7 @@ class SimpleFPN(nn.Module):
         stride 32   max-pooling of 2 x 2
 
     then LN(conv 1 x 1) and LN(conv 3 x 3) at each stride, without biases; every LayerNorm is over
-    channels. Each further map takes every other pixel of the one before.
-
-    Args:
-        in_channels: C of the ViT.
-        out_channels: of each map.
-        num_outs: how many maps, at least 4; strides 4, 8, 16, 32, 64, ...
+    channels. ``num_outs`` is 4 or more; each further map takes every other pixel of the one before.
     """
 
     def __init__(self, *, in_channels: int, out_channels: int = 256, num_outs: int = 4):

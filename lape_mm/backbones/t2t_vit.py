@@ -25,11 +25,7 @@ class TokenPerformer(nn.Module):
 
     The kernel exp(q k) is estimated by m = D / 2 positive random features of k and of q,
     ``exp(w x - |x|^2 / 2) / sqrt(m)``. Parameter names and dropout are those of the official
-    models/token_performer.py.
-
-    Args:
-        dim: channels of the input.
-        token_dim: channels D of the output, even.
+    models/token_performer.py. The output has D = token_dim channels, an even number.
     """
 
     def __init__(self, *, dim: int, token_dim: int, norm_eps: float = 1e-5):
@@ -67,8 +63,7 @@ class TokenPerformer(nn.Module):
 class TokenAttention(nn.Module):
     """Single-head attention that changes the width from C to D and adds v to its output.
 
-    Logits are scaled by the input's width, C^-0.5, not the head's, as in the official
-    models/token_transformer.py.
+    Logits are scaled by C^-0.5, as in the official models/token_transformer.py.
     """
 
     def __init__(self, *, dim: int, token_dim: int):
@@ -108,9 +103,6 @@ class TokensToToken(nn.Module):
     """The stem: overlapping neighbourhoods become tokens three times, with a layer in between.
 
     Names and initialisation are those of the official models/t2t_vit.py.
-
-    Raises:
-        ValueError: for an unknown kind, or an odd ``token_dim``.
     """
 
     def __init__(self, *, tokens: str, in_channels: int, token_dim: int, embed_dim: int,
@@ -118,9 +110,8 @@ class TokensToToken(nn.Module):
         super().__init__()
         check_count('in_channels', in_channels)
         if tokens not in TOKENS:
-            raise ValueError(f'tokens={tokens!r}: expected one of '
-                             f'{", ".join(map(repr, TOKENS))}')
-        if token_dim < 2 or token_dim % 2:
+            raise ValueError(f'tokens={tokens!r}: expected one of {[*TOKENS]}')
+        if token_dim % 2:
             raise ValueError(f'arch: token_dim={token_dim}, expected a multiple of 2')
         layer = TOKENS[tokens]
         self.attention1 = layer(dim=in_channels * 7 ** 2, token_dim=token_dim, norm_eps=norm_eps)
@@ -147,10 +138,8 @@ class T2TViT(VisionTransformer):
     Parameter names are those of the official checkpoints, except ``tokens_to_token``, here
     ``patch_embed``. Class token and pooling are as in `DeiT`. The sinusoid is frozen, but counts as
     a parameter, as in the papers. Position 0 is the class token's or, without one, the first
-    patch's. A checkpoint brings its own table.
-
-    Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the official
-    factories use C^-0.5 only with ``pretrained=True``.
+    patch's. Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the
+    official factories use C^-0.5 only with ``pretrained=True``.
 
     Args:
         arch: '7', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio, qkv_bias and

@@ -1,6 +1,7 @@
 """The plain ViT and DeiT, with any joining."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -10,7 +11,6 @@ from timm.layers import PatchEmbed, gen_relative_position_index
 from torch import Tensor, nn
 
 from lape_mm.position import KINDS, RELATIVE, ROTARY, PositionPlan, Rotary, build_joining
-from lape_mm.position.embedding import relative_table
 from lape_mm.registry import MODELS
 
 from .archs import resolve_vit
@@ -28,11 +28,7 @@ def patch_embed(*, patch_size: int, in_channels: int, sizes: Mapping) -> PatchEm
 
 
 def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, str | None]:
-    """Splits 'learnable+rope' into its table (or 'relative') and its rotary kind; None if missing.
-
-    Raises:
-        ValueError: for unknown kinds, two of a sort, or 'relative' with rotary PE.
-    """
+    """Splits 'learnable+rope' into its table (or 'relative') and its rotary kind, each or None."""
     kinds = position.split('+') if isinstance(position, str) else []  # only Swin takes None
     rotary = [kind for kind in kinds if kind in ROTARY]
     others = [kind for kind in kinds if kind not in ROTARY]
@@ -44,12 +40,6 @@ def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, s
     return next(iter(others), None), next(iter(rotary), None)
 
 
-def quarter_windows(depth: int, size: int) -> list[int | None]:
-    """Each layer's window size; None (global attention) in the last layer of each quarter."""
-    return [None if 4 * (layer + 1) // depth > 4 * layer // depth else size
-            for layer in range(depth)]
-
-
 class VisionTransformer(Encoder):
     """The plain ViT: a stem, prefix tokens, blocks of equal size and a last LayerNorm.
 
@@ -57,22 +47,13 @@ class VisionTransformer(Encoder):
         sizes: embed_dim, depth, num_heads, mlp_ratio, qkv_bias; for plain blocks also the other
             settings of `DeiT`.
         stem: maps padded images (B, in_channels, H, W) to patches (B, C, H / stride, W / stride).
-        position: a kind of table, 'relative' (a bias of the attention's logits), a kind of rotary
-            PE, or a table with rotary PE, such as 'learnable+rope'. Rotary PE alone gets a
-            learnable table where the joining needs one.
-        distilled: adds a distillation token after the class token.
+        position, distilled: see `DeiT`.
         block: class of the layers, called with `Block`'s arguments.
         layers: extra arguments for each block, L dicts.
         kwargs: see `Encoder`.
-
-    Attributes:
-        positions: allowed values of ``position``.
-
-    Raises:
-        ValueError: for an unknown ``position``, and as `Encoder` does.
     """
 
-    positions: tuple[str, ...] = (*KINDS, RELATIVE)
+    positions: tuple[str, ...] = (*KINDS, RELATIVE)  # allowed values of ``position``
     relative_index: Tensor | None
 
     def __init__(self, *, sizes: Mapping, stem: nn.Module, joining: str | Mapping, position: str,
@@ -105,7 +86,8 @@ class VisionTransformer(Encoder):
             options = {**shared, **given, 'attention': {**attention, **given.get('attention', {})}}
             if relative:
                 options['attention'].update(
-                    bias_table=relative_table(self.grid, sizes['num_heads']),
+                    bias_table=nn.Parameter(torch.zeros(
+                        math.prod(2 * side - 1 for side in self.grid), sizes['num_heads'])),
                     pe_norm=self.joining.bias_norm(self.grid[0] * self.grid[1]))
             else:
                 options['pe_norm'] = self.joining.pe_norm(layer, dim=dim, eps=norm_eps)
@@ -178,10 +160,9 @@ class VisionTransformer(Encoder):
         return (self.pool(self.encode(img)),)
 
     def encode(self, img: Tensor) -> Tensor:
-        """The tokens for `pool`, after the last LayerNorm and ``post_norm``.
+        """The tokens for `pool`, (B, T, C), after the last LayerNorm and ``post_norm``.
 
-        (B, T, C); only the P prefix tokens if the class token is pooled, because the last layer
-        computes no others.
+        If the class token is pooled, the last layer computes only the P prefix tokens.
         """
         x, grid, plan = self.embed(img)
         *blocks, last = self.blocks
@@ -211,7 +192,7 @@ class DeiT(VisionTransformer):
             - class_token; embed_class: whether PE has a slot for it; reg_tokens: registers
             - norm_pre: a LayerNorm before the layers; global_pool: 'token' or 'avg'; fc_norm: the
               last LayerNorm follows the averaging, unless the joining adds PE after it
-        img_size: image size in pixels, side or (h, w), that the PE table is made for; None for the
+        img_size: in pixels, side or (h, w), that the PE table is made for; None for the
             architecture's, or 224 for a dict.
         patch_size: side of a patch in pixels; None for the architecture's, or 16 for a dict.
         in_channels: channels of the images.
@@ -231,12 +212,8 @@ class DeiT(VisionTransformer):
             14); None for global attention. Windows are padded as in ViT-Adapter (see
             `lape_mm.backbones.layers.Attention`), without ViTDet's relative bias.
         interpolation: 'bicubic', 'bilinear' or 'bicubic_antialias' (timm's); None for the
-            architecture's.
-        norm_eps: of every LayerNorm; None for the architecture's.
+            architecture's, as is ``norm_eps``, of every LayerNorm.
         drop_path_rate, with_cp, frozen, init_cfg: see `Encoder`.
-
-    Raises:
-        ValueError: for an invalid argument, with the allowed values.
     """
 
     positions = (*KINDS, RELATIVE, *ROTARY)
@@ -258,8 +235,10 @@ class DeiT(VisionTransformer):
             if given['position'] == RELATIVE:
                 raise ValueError(f'window_size={window_size} with position={RELATIVE!r}: expected '
                                  'window_size=None, or another position')
-            layers = [dict(attention=dict(window_size=window))
-                      for window in quarter_windows(sizes['depth'], window_size)]
+            depth = sizes['depth']
+            layers = [dict(attention=dict(window_size=None if 4 * (layer + 1) // depth >
+                                          4 * layer // depth else window_size))
+                      for layer in range(depth)]
         super().__init__(
             sizes=sizes, stride=patch_size,
             stem=patch_embed(patch_size=patch_size, in_channels=in_channels, sizes=sizes),
@@ -284,11 +263,9 @@ class DeiT(VisionTransformer):
     def forward(self, img: Tensor) -> tuple[Any, ...]:
         """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C).
 
-        With ``distilled``, the entry is a pair: the pooled vector and the distillation token,
-        (B, C) each, for mmpretrain's DeiTClsHead.
-
-        With ``out_indices``, one map (B, C, ceil(H / patch), ceil(W / patch)) each; the last
-        includes the last LayerNorm (not ``fc_norm``) and ``post_norm``.
+        With ``distilled``, the entry is a pair: the pooled vector and the distillation token. With
+        ``out_indices``, one map (B, C, ceil(H / patch), ceil(W / patch)) each; the last includes
+        the last LayerNorm (not ``fc_norm``) and ``post_norm``.
         """
         if not self.out_indices:
             x = self.encode(img)

@@ -22,7 +22,7 @@ from .adapter_layers import (
 )
 from .archs import resolve_vit
 from .checks import is_count
-from .deformable import reference_points
+from .sampling import reference_points
 from .vit import VisionTransformer, patch_embed
 
 COARSEST = 32
@@ -87,8 +87,11 @@ class ViTAdapter(VisionTransformer):
         sizes, given = resolve_vit(arch, ADAPTER, img_size=img_size, patch_size=patch_size,
                                    position=position, interpolation=interpolation,
                                    norm_eps=norm_eps)
-        if isinstance(arch, str):
-            sizes.update(deform_sizes(sizes))
+        if isinstance(arch, str):  # the official sizes
+            if sizes['embed_dim'] >= 768:
+                sizes.update(deform_num_heads=sizes['num_heads'], deform_ratio=.5)
+            elif sizes['embed_dim'] % 6:
+                sizes['deform_num_heads'] = sizes['num_heads']
         patch_size, norm_eps = given.pop('patch_size'), given['norm_eps']
         dim, depth = sizes['embed_dim'], sizes['depth']
         indexes = check_interactions(interaction_indexes, depth)
@@ -137,11 +140,7 @@ class ViTAdapter(VisionTransformer):
             self.spm.register_module('fc1', nn.Identity())
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32.
-
-        The image is padded with zeros at the bottom and right, PE is resized to the padded grid,
-        and the maps are cropped.
-        """
+        """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32."""
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
@@ -202,13 +201,6 @@ class ViTAdapter(VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | {'level_embed'}
-
-
-def deform_sizes(sizes: Mapping) -> dict[str, float]:
-    """Heads and value ratio of the deformable attention in the official sizes of ViT-Adapter."""
-    if sizes['embed_dim'] >= 768:
-        return dict(deform_num_heads=sizes['num_heads'], deform_ratio=.5)
-    return dict(deform_num_heads=sizes['num_heads']) if sizes['embed_dim'] % 6 else {}
 
 
 def check_interactions(indexes: Sequence[Sequence[int]] | None, depth: int) \

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -28,13 +27,7 @@ DEIT = (r'(cls|dist)_token|pos_embed'
         r'|(patch_embed\.proj|norm|blocks\.\d+\.(norm[12]|attn\.(qkv|proj)|mlp\.fc[12]))'
         r'\.(weight|bias)')
 
-
-class Model(NamedTuple):
-    """A checkpoint's weights: the transformer in our names, classifiers as head.*, and the rest."""
-
-    vit: dict[str, Tensor]
-    heads: dict[str, Tensor]
-    around: dict[str, Tensor]
+State = dict[str, Tensor]
 
 
 class Target(NamedTuple):
@@ -62,39 +55,38 @@ TARGETS = {
     'vit_adapter': Target(r'(?!.*pe_norm\.|pos_embed\d).*', 'state_dict', prefix='backbone.',
                           whole=True),
 }
-def parse(checkpoint: Mapping, prefix: str | None = None) -> Model:
-    """Reads the weights of a checkpoint in any known layout.
 
-    Args:
-        checkpoint, prefix: see `backbone_state`.
 
-    Raises:
-        CheckpointError: there is no transformer, or several.
+def parse(checkpoint: Mapping, prefix: str | None = None) -> tuple[State, State, State]:
+    """A checkpoint's transformer in our names, classifiers as head.*, and the rest.
+
+    Reads any known layout; arguments and errors are those of `backbone_state`.
     """
     if {'encoder', 'decoder'} <= {key.split('.')[0] for key in unwrap(checkpoint)}:
         checkpoint = segmenter_state(checkpoint)
     vit, around = backbone_state(checkpoint, prefix)
-    heads = {}
+    heads: State = {}
     for entries in (around, vit):
         for start, bare in HEADS.items():
             for part in ('weight', 'bias'):
                 if start + part in entries:
                     heads[bare + part] = entries.pop(start + part)
-    return Model(vit, heads, around)
+    return vit, heads, around
 
 
-def write(model: Model, to: str) -> dict:
+def write(vit: State, heads: State, around: State, to: str) -> dict:
     """The content of a target's file; CheckpointError if the target cannot hold the model."""
     target = TARGETS[to]
-    if reason := _obstacle(model, to):
+    if reason := _obstacle(vit, around, to):
         raise CheckpointError(f'{to} cannot express this model: {reason}')
     single, *pair = target.head
-    names = pair if 'head_dist.weight' in model.heads else [single]
-    heads = {f'{name}.{part}': model.heads[f'{bare}.{part}']
-             for name, bare in zip(names, ('head', 'head_dist')) for part in ('weight', 'bias')
-             if f'{bare}.{part}' in model.heads}
-    vit = LAYOUTS[target.layout].theirs(_as_lape(model.vit) if to == 'lape' else model.vit)
-    state = {**{target.prefix + key: value for key, value in vit.items()}, **heads, **model.around}
+    names = dict(zip(('head', 'head_dist'), pair if 'head_dist.weight' in heads else [single]))
+    vit = LAYOUTS[target.layout].theirs(_as_lape(vit) if to == 'lape' else vit)
+    state = {target.prefix + key: value for key, value in vit.items()}
+    for key, value in heads.items():
+        bare, part = key.split('.')
+        state[f'{names[bare]}.{part}'] = value
+    state.update(around)
     return {target.wrapper: state} if target.wrapper else state
 
 
@@ -102,14 +94,9 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
         -> str:
     """Converts a file; the suffix .safetensors selects that format.
 
-    The class names (``meta.dataset_meta``) are kept in files for OpenMMLab's toolboxes.
-
-    Returns:
-        a line about the new file, and one about entries left out.
-
-    Raises:
-        CheckpointError: the target is unknown or cannot hold the model, the file cannot be read,
-            or ``out`` exists without ``force``. Nothing is written then.
+    Files for OpenMMLab's toolboxes keep the class names (``meta.dataset_meta``). Returns a line
+    about the new file, and one about entries left out. CheckpointError, before anything is written,
+    if the target cannot hold the model, or ``out`` exists without ``force``.
     """
     if to not in TARGETS:
         raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}')
@@ -120,37 +107,34 @@ def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force
         raise CheckpointError(f'{out}: there is no folder {out.resolve().parent}')
     with named(source):
         checkpoint = read_checkpoint(source)
-        model = parse(checkpoint)
-        content = write(model, to)
-    with tempfile.TemporaryDirectory(dir=out.resolve().parent) as folder:
-        part = os.path.join(folder, 'part')
-        if out.suffix == '.safetensors':
-            from safetensors.torch import save_file  # comes with timm
-            save_file({key: value.clone().contiguous() for key, value in unwrap(content).items()},
-                      part)
-        else:
-            # mmengine looks for class names here
-            if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
-                content['meta'] = {'dataset_meta': names}
-            torch.save(content, part)
-        os.replace(part, out)
+        content = write(*parse(checkpoint), to)
+    part = out.with_name(f'{out.name}.part')
+    if out.suffix == '.safetensors':
+        from safetensors.torch import save_file  # comes with timm
+        save_file({key: value.clone().contiguous() for key, value in unwrap(content).items()}, part)
+    else:
+        # mmengine looks for class names here
+        if TARGETS[to].wrapper == 'state_dict' and (names := dataset_meta(checkpoint)):
+            content['meta'] = {'dataset_meta': names}
+        torch.save(content, part)
+    os.replace(part, out)
     left = [f'{key} (all but dataset_meta)' if key == 'meta' and 'meta' in content else str(key)
             for key, value in checkpoint.items()
             if not isinstance(value, Tensor) and key not in (wrapper(checkpoint), 'carried')]
     return f'written for {to}: {out}' + (f'\nleft out: {", ".join(left)}' if left else '')
 
 
-def _obstacle(model: Model, to: str) -> str | None:
+def _obstacle(vit: State, around: State, to: str) -> str | None:
     """Why a target cannot hold a model, or None."""
-    target, vit = TARGETS[to], model.vit
+    target = TARGETS[to]
     if to == 'vit_adapter' and 'level_embed' not in vit:
         return 'it is not a ViT-Adapter (level_embed is missing)'
     if foreign := next((key for key in vit if not re.fullmatch(target.places, key)), None):
         return f'it has no place for {foreign}'
     if target.token and 'cls_token' not in vit:
         return 'its models have a class token, but this one averages its tokens'
-    if model.around and not target.whole:
-        return f'it only holds the transformer, not {next(iter(model.around))}'
+    if around and not target.whole:
+        return f'it only holds the transformer, not {next(iter(around))}'
     norms = {key.split('.pe_norm.')[0] for key in vit if re.match(r'blocks\.\d+\.pe_norm\.', key)}
     if to == 'lape' and norms:
         if 'blocks.0' not in norms:
@@ -162,7 +146,7 @@ def _obstacle(model: Model, to: str) -> str | None:
     return None
 
 
-def _as_lape(vit: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _as_lape(vit: State) -> State:
     """LaPE's form: adds the index of a relative bias, drops the batch dimension of sinusoids."""
     renewed = dict(vit)
     for key, table in vit.items():

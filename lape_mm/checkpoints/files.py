@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile, is_zipfile
 
 import numpy as np
@@ -20,7 +21,7 @@ from lape_mm.wording import first_line
 
 REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
         torch.int16, torch.int8, torch.uint8, torch.bool}
-_trusted = False
+_trusted = False  # global, because mmengine calls its loader without our arguments
 
 
 class CheckpointError(ValueError):
@@ -30,10 +31,9 @@ class CheckpointError(ValueError):
         super().__init__(one_line(message))
 
 
-def one_line(text: str, most: int = 2000) -> str:
+def one_line(text: str) -> str:
     """Replaces line breaks and control characters, which names in a file may contain."""
-    shown = text[:most] + ('..' if len(text) > most else '')
-    return ''.join(letter if letter.isprintable() else '?' for letter in shown)
+    return ''.join(letter if letter.isprintable() else '?' for letter in text[:2000])
 
 
 @contextmanager
@@ -42,15 +42,12 @@ def named(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        text, name = str(error), one_line(str(path))
-        raise CheckpointError(text if text.startswith(name) else f'{path}: {text}') from None
+        named_already = str(error).startswith(one_line(str(path)))
+        raise CheckpointError(f'{"" if named_already else f"{path}: "}{error}') from None
 
 
 def trust_checkpoints(trusted: bool) -> None:
-    """Sets whether this process may run code in checkpoints (--trust-checkpoint).
-
-    Global, because mmengine calls its loader without our arguments.
-    """
+    """Sets whether this process may run code in checkpoints (--trust-checkpoint)."""
     global _trusted
     _trusted = trusted
 
@@ -97,17 +94,12 @@ def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: boo
 
 
 def dataset_meta(content: Mapping) -> dict:
-    """Names and colours of the classes that a checkpoint was trained on; {} if it has none.
-
-    OpenMMLab before 2.0 wrote them as CLASSES and PALETTE into ``meta`` itself.
-    """
-    meta = content.get('meta')
-    meta = meta if isinstance(meta, Mapping) else {}
-    found = meta.get('dataset_meta', meta)
-    entries = {str(key).lower(): value for key, value in found.items()} \
-        if isinstance(found, Mapping) else {}
+    """Names and colours of the classes that a checkpoint was trained on; {} if it has none."""
+    entries: Any = content
+    for key in ('meta', 'dataset_meta'):
+        entries = entries.get(key) if isinstance(entries, Mapping) else None
     return {key: entries[key] for key in ('classes', 'palette')
-            if isinstance(entries.get(key), (list, tuple))}
+            if isinstance(entries, Mapping) and isinstance(entries.get(key), (list, tuple))}
 
 
 def _load(path: str, map_location, weights: bool):
@@ -126,9 +118,6 @@ def _load(path: str, map_location, weights: bool):
         raise CheckpointError(f'not a checkpoint: begins with {start!r}' if start else 'is empty')
     if zipped:
         with ZipFile(path) as archive:
-            if any(name.endswith('/constants.pkl') for name in archive.namelist()):
-                raise CheckpointError('a TorchScript model, which is code: expected weights, as '
-                                      'written by torch.save(model.state_dict(), path)')
             if weights and (part := archive.testzip()):  # torch does not compare checksums
                 raise CheckpointError(f'damaged: wrong checksum of {part}')
     with torch.serialization.safe_globals(safe_globals()):

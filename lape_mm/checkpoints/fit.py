@@ -17,39 +17,26 @@ from .files import CheckpointError
 
 @dataclass
 class TransferReport:
-    """Which weights of a model were found in a checkpoint. Each dict maps names to notes.
-
-    Attributes:
-        found, missing: ViT parameters of the model.
-        resized: ViT parameters found on another grid, or for another patch size.
-        grafted: parts of PE that the checkpoint lacks, see `lape_mm.checkpoints.graft`.
-        new: parameters that no classifier has; they keep their initial values.
-        unused: weights of the checkpoint without a place in the model.
-        share: share of a classifier's ViT parameters that was found, by elements, 0..1.
-    """
+    """Which weights of a model were found in a checkpoint. Each dict maps names to notes."""
 
     found: dict[str, str] = field(default_factory=dict)
-    resized: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    grafted: dict[str, str] = field(default_factory=dict)
-    new: dict[str, str] = field(default_factory=dict)
-    unused: dict[str, str] = field(default_factory=dict)
-    share: float = 0.
+    resized: dict[str, str] = field(default_factory=dict)  # to another grid or patch size
+    missing: dict[str, str] = field(default_factory=dict)  # of the ViT
+    grafted: dict[str, str] = field(default_factory=dict)  # parts of PE that the file lacks
+    new: dict[str, str] = field(default_factory=dict)  # no classifier has them
+    unused: dict[str, str] = field(default_factory=dict)  # without a place in the model
+    share: float = 0.  # of a classifier's ViT parameters that was found, by elements, 0..1
 
     def __str__(self) -> str:
-        rows = [('found', self.found), ('resized', self.resized), ('missing', self.missing),
-                ('grafted', self.grafted), ('new by design', self.new), ('unused', self.unused)]
+        rows = {('new by design' if row == 'new' else row): names
+                for row, names in vars(self).items() if row != 'share'}
         lines = [f'{title:>14} {len(names):>5}   {_summary(names)}'.rstrip()
-                 for title, names in rows if names or title != 'grafted']
+                 for title, names in rows.items() if names or title != 'grafted']
         return '\n'.join([f'{100 * self.share:.2f} % of the ViT\'s weights found', *lines])
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferReport:
-    """Compares a checkpoint's weights, ``state``, with a model's own.
-
-    Raises:
-        CheckpointError: for integers where the model has floating-point numbers, or vice versa.
-    """
+    """Compares a checkpoint's weights with a model's own; refuses integers for floats."""
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
         source = state.get(name)
@@ -75,9 +62,8 @@ def check_whole(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
         'missing': [name for name, why in report.missing.items() if not why],
         'of another shape': [name for name, why in report.missing.items() if why],
         'unknown to the model': list(report.unused)}
-    if any(differences.values()):
-        text = '; '.join(f'{what}: {len(names)}, first {names[0]}'
-                         for what, names in differences.items() if names)
+    if text := '; '.join(f'{what}: {len(names)}, first {names[0]}'
+                         for what, names in differences.items() if names):
         raise CheckpointError(f'does not fit the config ({text}): was it trained with other '
                               'settings, such as another --joining?')
 

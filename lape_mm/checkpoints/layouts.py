@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -15,28 +16,24 @@ from .files import CheckpointError
 WRAPPERS = ('state_dict_ema', 'state_dict', 'model', 'model_ema', 'module')
 
 
+# buffers that follow from the sizes
+CONSTANTS = re.compile(r'(.*\.)?(relative_position_index|attn_mask)'
+                       r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
+
+
 @dataclass(frozen=True)
 class Layout:
-    """One project's names of a transformer's weights.
+    """One project's names of a transformer's weights."""
 
-    Attributes:
-        mark: a key that identifies the layout, without prefix.
-        rules: pairs (ours, theirs) of key prefixes, with ``{}`` for a number, q, k or v. The first
-            match renames a key, in either direction.
-        read: further rules, for reading only.
-        constants: pattern of buffers that follow from the sizes and are dropped.
-    """
-
-    mark: str
+    mark: str  # a key that identifies the layout, without prefix
+    # pairs (ours, theirs) of key prefixes, with {} for a number, q, k or v; the first match renames
+    # a key, in either direction
     rules: tuple[tuple[str, str], ...] = ()
-    read: tuple[tuple[str, str], ...] = ()
-    constants: str = (r'(.*\.)?(relative_position_index|attn_mask)'
-                      r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
+    read: tuple[tuple[str, str], ...] = ()  # further rules, for reading only
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their state dict under our names, without constants, see `join`."""
-        state = {key: value for key, value in state.items()
-                 if not re.fullmatch(self.constants, key)}
+        state = {key: value for key, value in state.items() if not CONSTANTS.fullmatch(key)}
         return join(translate(state, [
             (theirs, ours) for ours, theirs in (*self.rules, *self.read)]))
 
@@ -45,18 +42,20 @@ class Layout:
         return translate(state, self.rules)
 
 
+MMPRETRAIN_BLOCK = (
+    ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
+    ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'), ('blocks.{}.norm1.', 'layers.{}.ln1.'),
+    ('blocks.{}.norm2.', 'layers.{}.ln2.'))
+MMSEG_ATTENTION = (  # mmseg's ViT wraps torch's attention
+    ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
+    ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))
 # tried in this order; the first whose mark is in the file is used
 LAYOUTS = {
     'mmpretrain': Layout('patch_embed.projection.weight', (
         ('patch_embed.proj.', 'patch_embed.projection.'),
         ('blocks.{}.attn.qkv.', 'layers.{}.attn.qkv.'),
-        ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'),
-        ('blocks.{}.mlp.fc1.', 'layers.{}.ffn.layers.0.0.'),
-        ('blocks.{}.mlp.fc2.', 'layers.{}.ffn.layers.1.'), ('blocks.{}.norm1.', 'layers.{}.ln1.'),
-        ('blocks.{}.norm2.', 'layers.{}.ln2.'), ('norm.', 'ln1.')), (
-        # mmseg's ViT wraps torch's attention
-        ('blocks.{}.attn.qkv.', 'layers.{}.attn.attn.in_proj_'),
-        ('blocks.{}.attn.proj.', 'layers.{}.attn.attn.out_proj.'))),
+        ('blocks.{}.attn.proj.', 'layers.{}.attn.proj.'), *MMPRETRAIN_BLOCK, ('norm.', 'ln1.')),
+        read=MMSEG_ATTENTION),
     'compact': Layout('tokenizer.conv_layers.0.0.weight', (
         ('patch_embed.', 'tokenizer.'), ('cls_token', 'classifier.class_emb'),
         ('pos_embed', 'classifier.positional_emb'),
@@ -111,23 +110,13 @@ LAYOUTS = {
         ('blocks.{}.mlp.fc1_x.', 'blocks.{}.mlp.w2.'))),
 }
 # the official mask decoder -> mmseg's SegmenterMaskTransformerHead
-MASK_DECODER = (
-    ('dec_proj.', 'proj_dec.'), ('patch_proj.weight', 'proj_patch'),
-    ('classes_proj.weight', 'proj_classes'),
-    ('layers.{}.attn.attn.in_proj_', 'blocks.{}.attn.qkv.'),
-    ('layers.{}.attn.attn.out_proj.', 'blocks.{}.attn.proj.'),
-    ('layers.{}.ffn.layers.0.0.', 'blocks.{}.mlp.fc1.'),
-    ('layers.{}.ffn.layers.1.', 'blocks.{}.mlp.fc2.'), ('layers.{}.ln1.', 'blocks.{}.norm1.'),
-    ('layers.{}.ln2.', 'blocks.{}.norm2.'))
+MASK_DECODER = (('proj_dec.', 'dec_proj.'), ('proj_patch', 'patch_proj.weight'),
+                ('proj_classes', 'classes_proj.weight'), *MMPRETRAIN_BLOCK, *MMSEG_ATTENTION)
 # layer scales of timm, BEiT and mmpretrain, after `Layout.ours`
-LAYER_SCALE = re.compile(r'(?:blocks|layers)\.(\d+)\.'
-                         r'(?:ls([12])\.gamma|gamma_([12])|(?:attn|ffn)\.gamma([12])\.weight)')
-
-
-def layer_scale(key: str) -> str | None:
-    """Our name of another project's layer scale; None for any other key."""
-    found = LAYER_SCALE.fullmatch(key)
-    return f'blocks.{found[1]}.gamma{found[found.lastindex or 0]}' if found else None
+LAYER_SCALES = [('blocks.{}.ls{}.gamma', 'blocks.{}.gamma{}'),
+                ('blocks.{}.gamma_', 'blocks.{}.gamma'),
+                ('layers.{}.attn.gamma1.weight', 'blocks.{}.gamma1'),
+                ('layers.{}.ffn.gamma2.weight', 'blocks.{}.gamma2')]
 
 
 def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -158,8 +147,8 @@ def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
     """Replaces a bias of q, k and v, (3 C,), by q's and v's if k's is zero."""
     q, k, v = value.chunk(3)
     if not k.any():
-        start = whole.removesuffix('qkv.bias')
         del state[whole]
+        start = whole.removesuffix('qkv.bias')
         state[f'{start}q_bias'], state[f'{start}v_bias'] = q, v
 
 
@@ -169,8 +158,8 @@ def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, 
     These are: layer scales; biases of q, k and v, joint or separate, zero if no layer of the file
     has any; a SwiGLU's gate and value, joint or separate; and the name of the last norm.
     """
-    state = {ours if (ours := layer_scale(key) or '') in own and ours not in state else key: value
-             for key, value in state.items()}
+    renamed = translate({key: key for key in state}, LAYER_SCALES)
+    state = {ours if ours in own else key: state[key] for ours, key in renamed.items()}
     biased = any(re.search(r'\.attn\.(qkv\.|[qkv]_)bias$', key) for key in state)
     for name in own:
         if name in state:
@@ -198,7 +187,7 @@ def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, 
 
 
 def wrapper(content: Mapping) -> str | None:
-    """The key of a checkpoint's weights; None if the checkpoint itself is the state dict."""
+    """The key of a checkpoint's weights; None if it is the state dict itself."""
     return next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
 
 
@@ -233,7 +222,7 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     return state
 
 
-def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
+def translate(state: Mapping[str, Any], rules) -> dict[str, Any]:
     """Renames each key by the first matching rule (start, replacement); see `Layout`."""
     patterns = [(re.compile(re.escape(start).replace(r'\{\}', r'(\d+|[qkv])')),
                  replacement.replace('{}', r'\1', 1).replace('{}', r'\2'))
@@ -250,21 +239,12 @@ def translate(state: Mapping[str, Tensor], rules) -> dict[str, Tensor]:
 
 def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Finds the transformer in a checkpoint and gives it this package's names.
+    """Finds the transformer in a checkpoint; returns it under our names, and all other entries.
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
     Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, mmpretrain's, mmseg's and Hugging
-    Face's ViTs, and this package's own models.
-
-    Args:
-        checkpoint: see `read_checkpoint`.
-        prefix: what the transformer's names start with, such as 'backbone.'; None detects it.
-
-    Returns:
-        the transformer's entries, and all others.
-
-    Raises:
-        CheckpointError: there is no transformer, or several and no prefix.
+    Face's ViTs, and this package's own models. ``prefix`` is what the transformer's names start
+    with, such as 'backbone.'; None detects it. CheckpointError if there is none, or are several.
     """
     state = unwrap(checkpoint)
     for layout in LAYOUTS.values():
@@ -294,20 +274,18 @@ def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
     as ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
     """
     state = unwrap(checkpoint)
-    parts = {name: {key.removeprefix(name): value for key, value in state.items()
-                    if key.startswith(name)} for name in ('encoder.', 'decoder.')}
-    if not all(parts.values()):
+    backbone, decoder = ({key.removeprefix(name): value for key, value in state.items()
+                          if key.startswith(name) and not key.startswith('encoder.head')}
+                         for name in ('encoder.', 'decoder.'))
+    if not backbone or not decoder:
         raise CheckpointError('not an official Segmenter: expected keys encoder.* and decoder.*, '
                               f'its first keys are {list(state)[:4]}')
-    backbone = {key: value for key, value in parts['encoder.'].items()
-                if not key.startswith(('head.', 'head_dist.'))}
-    decoder = parts['decoder.']
     if 'head.weight' in decoder:
         decoder = {'conv_seg.weight': decoder['head.weight'][:, :, None, None],
                    'conv_seg.bias': decoder['head.bias']}
     else:
         decoder = {key: value.T if key in ('proj_patch', 'proj_classes') else value
                    for key, value in decoder.items()}
-        decoder = translate(decoder, [(theirs, ours) for ours, theirs in MASK_DECODER])
+        decoder = translate(decoder, MASK_DECODER)
     return {**{f'backbone.{key}': value for key, value in backbone.items()},
             **{f'decode_head.{key}': torch.as_tensor(value) for key, value in decoder.items()}}

@@ -13,8 +13,8 @@ CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 
 def install_safe_loader() -> None:
     """Makes mmengine load every checkpoint of this process through `read_checkpoint`.
 
-    Accepts files and http(s), torchvision:// and open-mmlab:// addresses only. Drops config text
-    in a checkpoint, because mmengine would run it.
+    Accepts only files and http(s), torchvision:// and open-mmlab:// addresses. Drops configs in a
+    checkpoint, because mmengine would run them.
     """
     from mmengine.runner import CheckpointLoader
     from mmengine.runner.checkpoint import get_external_models, get_torchvision_models
@@ -29,12 +29,12 @@ def install_safe_loader() -> None:
 def load_from_file(filename: str, map_location=None, **unused) -> dict:
     """Reads a checkpoint, by default onto the CPU, and drops the configs in it."""
     checkpoint = read_checkpoint(filename, map_location or 'cpu')
-    for *outer, name in CONFIGS:
+    for path in CONFIGS:
         entry: Any = checkpoint
-        for key in outer:
-            entry = entry.get(key) if isinstance(entry, Mapping) else None
+        for key in path[:-1]:
+            entry = entry.get(key) if isinstance(entry, dict) else None
         if isinstance(entry, dict):
-            entry.pop(name, None)
+            entry.pop(path[-1], None)
     return checkpoint
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,18 +18,17 @@ from lape_mm.wording import some
 
 from .files import CheckpointError, named, read_checkpoint
 from .fit import TransferReport, compare
-from .graft import PE_NORM, TABLE, grafted
 from .layouts import backbone_state, settle
 
+TABLE = re.compile(r'pos_embed\d*')
+# norms of PE; a file of another joining may have more of them
+PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
 PATCHES = 'patch_embed.proj.weight'
 TOKENS = ('cls_token', 'dist_token')
 # every token passes these, so ``min_share`` does not excuse a missing one
 EVERY_TOKEN = re.compile(r'patch_embed\..*|(cls|dist|reg)_token|(norm_pre|norm|fc_norm)\..*')
 # before the layers; the norms have the names of timm, mmpretrain and OpenCLIP
 BEFORE_LAYERS = re.compile(r'(patch_embed|norm_pre|pre_norm|ln_pre|reg_token)(\..*)?')
-# weights without a place -> hint at the argument that creates one
-PLACES = {r'\.(ls[12]\.gamma|gamma_?[12])': 'ViTAdapter has layer scales with layer_scale=True',
-          r'\.relative_position_bias_table': "DeiT has a relative bias with position='relative'"}
 
 
 def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
@@ -48,21 +47,15 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         source_grid: (h, w) in tokens of the checkpoint's PE, if that is not square.
         exact: whether the file must hold all weights of the model and no others.
         graft: initialises the PE norms that the file lacks so that the model starts as the
-            pre-trained function, see `lape_mm.checkpoints.graft`.
+            pre-trained function, see `grafted`.
         allow_missing: parameters or modules that may start untrained although every token passes
             them: patch embedding, tokens, norms before or after the layers.
 
     Raises:
-        CheckpointError: the file cannot be read or grafted, has no ViT, less of it than
-            ``min_share`` or other layers (see `match`), or lacks a weight that every token passes.
-            The model is then unchanged.
+        CheckpointError: the file cannot be read, does not fit or cannot be grafted. The model is
+            then unchanged.
     """
-    if not 0 <= min_share <= 1:
-        raise ValueError(f'min_share={min_share}: expected a share, 0..1')
     allowed = tuple(f'{name}.' for name in allow_missing)
-    for name, start in zip(allow_missing, allowed):
-        if not any(f'{own}.'.startswith(start) for own in model.state_dict()):
-            raise ValueError(f'allow_missing: {type(model).__name__} has no {name!r}')
     with named(path):
         state, outside = backbone_state(read_checkpoint(path), prefix)
         fitting, report = match(model, state, source_grid, graft)
@@ -115,12 +108,8 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
           graft: bool = False) -> tuple[dict[str, Tensor], TransferReport]:
     """The weights of a state dict that fit a backbone, in its shapes, and the report.
 
-    Norms of PE, weights after the layers, and deeper layers may be left over.
-
-    Raises:
-        CheckpointError: for PE of unknown grid, integers in place of weights, or weights in or
-            before the layers that the model does not have: without them it would compute something
-            else.
+    Norms of PE, weights after the layers, and deeper layers may be left over. Raises
+    CheckpointError for PE of unknown grid, integers in place of weights, and see `check_places`.
     """
     own = model.state_dict()
     state = settle(state, own)
@@ -166,6 +155,44 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
     return fitting, report
 
 
+def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> dict[str, Tensor]:
+    """Grafting: initial values of the parts of PE that a file lacks, by name.
+
+    The model starts as the pre-trained function. Every PE norm that the file lacks gets gain and
+    bias zero, so it adds nothing. A PE table that the file lacks beside RoPE starts at zero where
+    the joining adds it to the tokens, and random elsewhere. LaPE takes PE out of the tokens, so it
+    is rejected for a file that has it there; ``dict(first_layer=0)`` is nearest.
+
+    The chain ``p_l = LN'_l(p_{l-1})`` still learns: the first step moves all biases, and the gains
+    of the norms whose input is the table. From the second step on no norm's input is zero, so its
+    gain moves too; after L steps the last layer's PE depends on the position. Gains of one over an
+    input of zero would be exact as well, but the derivative of a LayerNorm at zero is
+    eps ** -0.5 = 1000, or 1e33 through eleven layers: the first step would add full-size PE to
+    weights that never saw it.
+    """
+    rotary = getattr(model, 'rope', None) is not None
+    lost = [name for name in absent
+            if PE_NORM.fullmatch(name) or rotary and TABLE.fullmatch(name)]
+    norms = [*(layer.pe_norm for layer in model.layers_in_order()), model.last_pe_norm]
+    fixed = any(norm is not None and getattr(norm, 'weight', None) is None for norm in norms)
+    if not lost and any(map(PE_NORM.fullmatch, state)):
+        return {}  # the file was trained with such a joining
+    adds = [entry is not None for entry in model.make_plan(model.grid).residual]
+    if any(map(TABLE.fullmatch, state)) and adds != [True] + [False] * (len(adds) - 1):
+        reason = 'the file adds position embedding only to the tokens before the first layer'
+    elif fixed:
+        reason = 'its norms have no gain that could start at zero'
+    elif any('.attn.pe_norm.' in name for name in lost):
+        reason = 'it normalises a relative bias that was pre-trained without a norm'
+    else:
+        own = model.state_dict()
+        return {name: own[name] if TABLE.fullmatch(name) and not any(adds)
+                else torch.zeros_like(own[name]) for name in lost}
+    raise CheckpointError(f'graft=True: {model.joining} cannot start as the pre-trained model: '
+                          f"{reason}. Expected joining='pvg', 'mpvg', or a dict that keeps it "
+                          'there, such as dict(first_layer=0)')
+
+
 def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
     """Resamples a patch embedding of another patch size in ``state``; returns a note, or ''.
 
@@ -173,8 +200,8 @@ def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
     keeps its embedding.
     """
     new, old = own.get(PATCHES), state.get(PATCHES)
-    if new is None or old is None or old.ndim != 4 or new.ndim != 4 \
-            or old.shape == new.shape or old.shape[:2] != new.shape[:2]:
+    if new is None or old is None or old.ndim != 4 or old.shape == new.shape \
+            or old.shape[:2] != new.shape[:2]:
         return ''
     size = list(new.shape[2:])
     state[PATCHES] = resample_patch_embed(old.float(), size).to(old.dtype)
@@ -182,30 +209,23 @@ def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
 
 
 def check_places(model: Any, names: list[str]) -> None:
-    """Raises CheckpointError if leftover weights belong in or before the model's layers.
-
-    ``names`` are the file's weights without a place in the model.
-    """
+    """Raises CheckpointError if a file's leftover weights belong in or before the layers."""
     starts = [f'{name}.' for name in model.layer_names()]
-    starts += [start.replace('blocks.', 'layers.', 1) for start in starts
-               if start.startswith('blocks.')]  # mmpretrain's name
-    foreign = [name for name in names if not PE_NORM.fullmatch(name)
-               and (name.startswith(tuple(starts)) or BEFORE_LAYERS.fullmatch(name))]
-    if foreign:
-        hints = [hint for pattern, hint in PLACES.items()
-                 if any(re.search(pattern, name) for name in foreign)]
-        raise CheckpointError('; '.join([
+    theirs = [re.sub(r'^blocks\.', 'layers.', start) for start in starts]  # mmpretrain's
+    if foreign := [name for name in names if not PE_NORM.fullmatch(name)
+                   and (name.startswith((*starts, *theirs)) or BEFORE_LAYERS.fullmatch(name))]:
+        raise CheckpointError(
             f'is of another architecture: {type(model).__name__} has no place for {len(foreign)} '
             'of its weights and would compute something else without them: '
-            f'{some(foreign, 4, str)}', *hints]))
+            f'{some(foreign, 4, str)}. Choose its arch, or layer_scale or position')
 
 
 def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None) -> tuple[Tensor, int, tuple[int, int]]:
     """Fits a table to the model's slots and grid; also returns its own slots and grid.
 
-    A token that the file has without a slot gets a slot of zeros. Slots of tokens that the file
-    does not have keep the model's initial values.
+    A token without a slot in the file gets one of zeros. A slot without a token there keeps its
+    initial values.
     """
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()

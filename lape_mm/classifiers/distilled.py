@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.registry import MODELS
 
-WEIGHTS = ('pretrained', 'checkpoint', 'checkpoint_path')
 
-
-def names_weights(cfg: Any) -> bool:
-    """Whether any part of a config names weights to load."""
-    if isinstance(cfg, Mapping):
-        return any(cfg.get(key) for key in WEIGHTS) or names_weights(list(cfg.values()))
-    return isinstance(cfg, (list, tuple)) and any(map(names_weights, cfg))
+def names_weights(classifier: Mapping) -> bool:
+    """Whether a config names weights; its backbone's alone would leave the classifier random."""
+    start = classifier.get('init_cfg') or []
+    return bool(classifier.get('pretrained') or classifier.get('checkpoint_path') or any(
+        one.get('checkpoint') for one in ([start] if isinstance(start, Mapping) else start)))
 
 
 @MODELS.register_module()
@@ -31,18 +29,12 @@ class DistilledClsHead(DeiTClsHead):
     both learn the labels. Predictions average both scores. Takes the arguments of DeiTClsHead.
     """
 
-    def loss(self, feats: tuple, data_samples: Sequence, teacher: Tensor | None = None,
-             share: float = .5) -> dict[str, Tensor]:
+    def loss(self, feats: tuple, data_samples: Sequence, teacher: Tensor | None = None) \
+            -> dict[str, Tensor]:
         """DeiT's hard distillation (its equation 3).
 
-        Args:
-            feats: of the backbone; the last is a pair of (B, C).
-            data_samples: with labels, or scores if batch augmentation mixed them.
-            teacher: the teacher's scores, (B, classes).
-            share: weight of the teacher's part, 0..1.
-
-        Returns:
-            ``loss_labels`` and ``loss_teacher``; mmengine adds them up.
+        ``feats`` ends with a pair of (B, C). ``data_samples`` have labels, or scores if batch
+        augmentation mixed them; ``teacher`` are the teacher's scores, (B, classes).
         """
         pooled, token = self.pre_logits(feats)
         scores, token_scores = self.layers.head(pooled), self.layers.head_dist(token)
@@ -51,7 +43,7 @@ class DistilledClsHead(DeiTClsHead):
             teacher_loss = self._get_loss(token_scores, data_samples)['loss']
         else:
             teacher_loss = F.cross_entropy(token_scores, teacher.argmax(dim=1))
-        return dict(loss_labels=(1 - share) * labels, loss_teacher=share * teacher_loss)
+        return dict(loss_labels=labels / 2, loss_teacher=teacher_loss / 2)
 
     def forward(self, feats: tuple) -> Tensor:
         """The pair of (B, C) to scores (B, classes)."""
@@ -68,58 +60,35 @@ class DistilledClassifier(ImageClassifier):
             model_name='regnety_160', pretrained=True)``, or a module, or None. A config is built at
             the first iteration with the weights that it names. The teacher sees the student's
             batch, is frozen, and is no part of checkpoints and averages.
-        teacher_share: weight of the teacher's part of the loss, 0..1.
         kwargs: see ImageClassifier; the head must be a `DistilledClsHead`.
-
-    Raises:
-        ValueError: a share outside 0..1, or another head.
     """
 
-    def __init__(self, *, teacher: dict | nn.Module | None = None, teacher_share: float = .5,
-                 **kwargs):
+    def __init__(self, *, teacher: dict | nn.Module | None = None, **kwargs):
         super().__init__(**kwargs)
-        if not 0 <= teacher_share <= 1:
-            raise ValueError(f'teacher_share={teacher_share}: expected a share, 0..1')
         if not isinstance(self.head, DistilledClsHead):
             raise ValueError(f'head={type(self.head).__name__}: DistilledClassifier expected '
                              'lape_mm.DistilledClsHead')
-        self.teacher_share = teacher_share
-        # a list hides it from state dicts, averages and DDP
-        self._teacher: list[Any] = [] if teacher is None else [teacher]
+        self._teacher: list[Any] = [teacher]  # a list hides it from state dicts, averages and DDP
 
     def init_weights(self) -> None:
-        """Called before training.
-
-        Raises:
-            CheckpointError: the teacher's config does not name weights for the whole classifier.
-        """
-        for teacher in self._teacher:
-            # weights of its backbone alone would leave its classifier random
-            if isinstance(teacher, Mapping) and not names_weights(
-                    {key: value for key, value in teacher.items() if key != 'backbone'}):
-                raise CheckpointError(
-                    f'teacher={dict(teacher)!r:.300} names no weights for all of the classifier: '
-                    "set pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
-                    'checkpoint=..), whichever its type takes, or teacher=None')
+        """Called before training; CheckpointError for a teacher without weights."""
+        teacher, = self._teacher
+        if isinstance(teacher, Mapping) and not names_weights(teacher):
+            raise CheckpointError(
+                f'teacher={dict(teacher)!r:.300} names no weights for all of the classifier: '
+                "set pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
+                'checkpoint=..), whichever its type takes, or teacher=None')
         super().init_weights()
-
-    def _build_teacher(self) -> None:
-        if self._teacher and not isinstance(self._teacher[0], nn.Module):
-            self._teacher[0] = MODELS.build(self._teacher[0])
-            # loads an init_cfg; without one the weights are there already, and timm would draw them
-            # again
-            if any(names_weights(getattr(module, 'init_cfg', None))
-                   for module in self._teacher[0].modules()):
-                self._teacher[0].init_weights()
-        for teacher in self._teacher:
-            teacher.eval().requires_grad_(False)
 
     def loss(self, inputs: Tensor, data_samples: Sequence) -> dict[str, Tensor]:
         """Images (B, 3, H, W) and their labels to the losses of `DistilledClsHead`."""
-        scores = None
-        self._build_teacher()
-        for teacher in self._teacher:
+        teacher, scores = self._teacher[0], None
+        if isinstance(teacher, Mapping):
+            self._teacher[0] = teacher = MODELS.build(teacher)
+            # without an init_cfg the weights are there already, and timm would draw them again
+            if teacher.init_cfg:
+                teacher.init_weights()
+        if teacher is not None:
             with torch.no_grad():
-                scores = teacher.to(inputs.device)(inputs)
-        return self.head.loss(self.extract_feat(inputs), data_samples, teacher=scores,
-                              share=self.teacher_share)
+                scores = teacher.eval().requires_grad_(False).to(inputs.device)(inputs)
+        return self.head.loss(self.extract_feat(inputs), data_samples, teacher=scores)

@@ -6,6 +6,7 @@ torchvision does. Other operators of mmcv raise NotImplementedError when called.
 
 Source: the operators' definitions in mmcv 2.3.6, ``mmcv/ops/csrc``.
 """
+# ruff: noqa: D103  mmcv documents its operators
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,6 @@ print_log(f'mmcv has no compiled operators: lape_mm provides them with torchvisi
 
 
 def absent(name: str, *args, **kwargs) -> NoReturn:
-    """Raises NotImplementedError for an operator that is not here."""
     raise NotImplementedError(
         f'mmcv.ops: {name} needs compiled operators. This mmcv has none, and lape_mm does not '
         f'provide this one. To compile all of them: {build_mmcv()}')
@@ -52,12 +52,10 @@ def fill_gradients(targets: Sequence[Tensor], grad_output: Tensor, operator: Cal
 
 
 def get_compiler_version() -> str:
-    """For mmcv's collect_env."""
     return f'none: lape_mm.mmcv_ext on torchvision {torchvision.__version__}'
 
 
 def get_compiling_cuda_version() -> str:
-    """For mmcv's collect_env."""
     return 'not available'
 
 
@@ -80,11 +78,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
             min_score: float, method: int, offset: int) -> Tensor:
-    """Soft-NMS (ICCV 2017): fills the first M rows of ``dets``, (N, 5); returns indices, (M,).
+    """Soft-NMS (ICCV 2017) on the CPU: fills the first M rows of ``dets``; returns indices, (M,).
 
-    Args:
-        boxes, scores, dets: CPU tensors.
-        method: 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
+    Method 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
     """
     low, high = (side.numpy().astype(np.float32) for side in boxes.split(2, dim=1))
     score = scores.numpy().astype(np.float32)  # a copy
@@ -143,7 +139,6 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
                        grad_input: Tensor, *, aligned_height: int, aligned_width: int,
                        spatial_scale: float, sampling_ratio: int, pool_mode: int,
                        aligned: bool) -> None:
-    """Fills ``grad_input``, (B, C, H, W)."""
     if rois.device.type == 'cpu':
         rois = without_inverted(rois, sampling_ratio)
     size = aligned_height, aligned_width
@@ -219,7 +214,6 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
 
 def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, *,
                       pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
-    """Fills ``grad_input``, (B, C, H, W)."""
     batch, channels, height, width = grad_input.shape
     maps = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
     cells = maps[..., None] * (height * width) + argmax.flatten(2)
@@ -227,40 +221,39 @@ def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_in
     grad_input.view(-1).index_add_(0, cells[hit], grad_output.flatten(2)[hit])
 
 
-# deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x
+# deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x, mask
+# (B, groups * kernel, h, w), output (B, C', h, w)
+
+# stride, padding and dilation, as mmcv's two operators call them
+plain = itemgetter('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW')
+modulated = itemgetter('stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w')
+
 
 def deform_conv_forward(input: Tensor, weight: Tensor, offset: Tensor, output: Tensor,
                         columns: Tensor, ones: Tensor, **settings) -> None:
-    """Fills ``output``, (B, C', h, w)."""
-    output.copy_(vision.deform_conv2d(input, weight, offset, *unmodulated(input, weight),
-                                      *plain(settings), False))
+    output.copy_(deform_conv(input, weight, offset, like=output, settings=plain(settings)))
 
 
 def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tensor,
                                grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
                                columns: Tensor, **settings) -> None:
-    """Fills ``grad_input`` and ``grad_offset``."""
-    grads = deform_conv_grads(grad_output, input, weight, offset, None, plain(settings))
-    grad_input.copy_(grads[0])
-    grad_offset.copy_(grads[2])
+    fill_gradients((grad_input, grad_offset), grad_output, lambda input, offset: deform_conv(
+        input, weight, offset, like=grad_output, settings=plain(settings)), (input, offset))
 
 
 def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: Tensor,
-                                    grad_weight: Tensor, columns: Tensor, ones: Tensor, *,
-                                    scale: float, **settings) -> None:
-    """Adds to ``grad_weight``, which depends on the weight's shape alone."""
-    grads = deform_conv_grads(grad_output, input, grad_weight, offset, None, plain(settings))
-    grad_weight.add_(grads[1], alpha=scale)
+                                    grad_weight: Tensor, columns: Tensor, ones: Tensor,
+                                    **settings) -> None:
+    # the gradient depends on the weight's shape alone
+    fill_gradients((grad_weight,), grad_output, lambda weight: deform_conv(
+        input, weight, offset, like=grad_output, settings=plain(settings)), (grad_weight,))
 
 
 def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
                                   offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
                                   *, with_bias: bool, **settings) -> None:
-    """Fills ``output``, (B, C', h, w); ``mask``, (B, groups * kernel, h, w), weights samples."""
-    bias = bias if with_bias else unmodulated(input, weight)[1]
-    offset, mask = (first_values(one, output) for one in (offset, mask))
-    output.copy_(vision.deform_conv2d(input, weight, offset, mask, bias, *modulated(settings),
-                                      True))
+    output.copy_(deform_conv(input, weight, offset, mask, bias if with_bias else None, like=output,
+                             settings=modulated(settings)))
 
 
 def modulated_deform_conv_backward(
@@ -268,60 +261,39 @@ def modulated_deform_conv_backward(
         columns: Tensor, grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
         grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
         **settings) -> None:
-    """Fills the gradients."""
-    offset, mask = (first_values(one, grad_output) for one in (offset, mask))
-    grads = deform_conv_grads(grad_output, input, weight, offset, mask, modulated(settings))
-    grad_input.copy_(grads[0])
-    grad_weight.copy_(grads[1])
-    for target, grad in zip((grad_offset, grad_mask), grads[2:]):
-        first_values(target.zero_(), grad).copy_(grad)
-    if with_bias:
-        grad_bias.copy_(grads[4])
+    pairs = [(grad_input, input), (grad_weight, weight), (grad_offset, offset), (grad_mask, mask),
+             (grad_bias, bias)][:5 if with_bias else 4]
+    fill_gradients([grad for grad, _ in pairs], grad_output,
+                   partial(deform_conv, like=grad_output, settings=modulated(settings)),
+                   [entry for _, entry in pairs])
 
 
-def first_values(maps: Tensor, output: Tensor) -> Tensor:
-    """Offsets or masks of the output's size, (B, C, h, w): of larger ones the first values.
+def deform_conv(input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None = None,
+                bias: Tensor | None = None, *, like: Tensor, settings: tuple[int, ...]) -> Tensor:
+    """torchvision's deformable convolution, with mmcv's gradient at the edge of the map.
 
-    So mmcv's operator reads what DyHead hands to the coarser levels. The result is a view.
+    With padding and zero offsets, samples lie at -1, the edge. Only torchvision gives their offsets
+    a gradient. They are moved to -1.5, where neither does. ``like`` has the output's size; larger
+    offsets and masks, which DyHead hands to the coarser levels, give their first values.
     """
-    if maps.shape[2:] == output.shape[2:]:
-        return maps
-    count = maps.shape[1] * output.shape[2] * output.shape[3]
-    return maps.flatten(1)[:, :count].unflatten(1, (maps.shape[1], *output.shape[2:]))
-
-
-def deform_conv_grads(grad: Tensor, input: Tensor, weight: Tensor, offset: Tensor,
-                      mask: Tensor | None, settings: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Gradients of input, weight, offset, mask and bias.
-
-    With padding and zero offsets, samples lie at -1, the edge of the map. Only torchvision gives
-    their offsets a gradient. They are moved to -1.5, where neither does.
-    """
+    offset = first_values(offset, like)
     split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
     moved = []
     for axis, place in enumerate(split.unbind(4)):
-        stride, pad, dilation = settings[axis::2][:3]
+        stride, pad, dilation = settings[axis::2]
         steps, cells = (torch.arange(count, device=offset.device)
                         for count in (weight.shape[2 + axis], offset.shape[2 + axis]))
         start = steps[:, None] * dilation + cells * stride - pad
         start = start[:, None, :, None] if axis == 0 else start[:, None]
         moved.append(torch.where(place + start == -1, place - .5, place))
-    neutral_mask, neutral_bias = unmodulated(input, weight)
-    return vision._deform_conv2d_backward(
-        grad, input, weight, torch.stack(moved, dim=4).flatten(1, 4),
-        neutral_mask if mask is None else mask, neutral_bias, *settings, mask is not None)
+    return torchvision.ops.deform_conv2d(
+        input, torch.stack(moved, dim=4).flatten(1, 4), weight, bias, settings[:2], settings[2:4],
+        settings[4:], None if mask is None else first_values(mask, like))
 
 
-def unmodulated(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The mask and bias that torchvision expects for none."""
-    return input.new_zeros(len(input), 1), input.new_zeros(len(weight))
-
-
-# torchvision's settings, as mmcv's two operators call them
-plain = itemgetter('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW', 'group',
-                   'deformable_group')
-modulated = itemgetter('stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', 'dilation_w',
-                       'group', 'deformable_group')
+def first_values(maps: Tensor, like: Tensor) -> Tensor:
+    count = maps.shape[1] * like.shape[2] * like.shape[3]
+    return maps.flatten(1)[:, :count].unflatten(1, (maps.shape[1], *like.shape[2:]))
 
 
 # deformable attention: value (B, sum of h * w, heads, D), locations and weights by query: (B, Q,
@@ -329,7 +301,6 @@ modulated = itemgetter('stride_h', 'stride_w', 'pad_h', 'pad_w', 'dilation_h', '
 
 def ms_deform_attn_forward(value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor,
                            locations: Tensor, weights: Tensor, im2col_step: int) -> Tensor:
-    """(B, Q, heads * D)."""
     from lape_mm.backbones.sampling import sample_grid
     shapes = tuple((height, width) for height, width in spatial_shapes.tolist())
     return sample_grid(value, shapes, locations, weights)
@@ -339,24 +310,23 @@ def ms_deform_attn_backward(
         value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor, locations: Tensor,
         weights: Tensor, grad_output: Tensor, grad_value: Tensor, grad_locations: Tensor,
         grad_weights: Tensor, im2col_step: int) -> None:
-    """Fills the three gradients."""
     fill_gradients((grad_value, grad_locations, grad_weights), grad_output,
                    lambda value, locations, weights: ms_deform_attn_forward(
                        value, spatial_shapes, level_start_index, locations, weights, im2col_step),
                    (value, locations, weights))
 
 
-# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty
+# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty; gradients are
+# those of a sum
 
 def sigmoid_focal_loss_forward(input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """Fills ``output``, (N, C), from logits. Target C is background."""
+    """(N, C) from logits. Target C is background."""
     output.copy_(focal_loss(input, target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor,
                                 *, gamma: float, alpha: float) -> None:
-    """Fills ``grad_input``, (N, C), for a gradient of ones."""
     fill_gradients((grad_input,), torch.ones_like(input),
                    lambda logits: focal_loss(logits, target, weight, gamma, alpha).to(input.dtype),
                    (input,))
@@ -373,13 +343,13 @@ def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alph
 
 def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """Fills ``output``, (N,), from probabilities. Negative targets cost nothing."""
+    """(N,) from probabilities. Negative targets cost nothing."""
     output.copy_(softmax_focal_loss(logarithm(softmax), target, weight, gamma, alpha))
 
 
 def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
                                 grad_input: Tensor, *, gamma: float, alpha: float) -> None:
-    """Fills ``grad_input``, (N, C), for a gradient of ones with respect to the logits."""
+    """Of the logits, (N, C)."""
     logits = logarithm(softmax)
     fill_gradients((grad_input,), torch.ones_like(logits[:, 0]), lambda logits: softmax_focal_loss(
         logits, target, weight, gamma, alpha), (logits,))
@@ -387,7 +357,6 @@ def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor,
 
 
 def logarithm(softmax: Tensor) -> Tensor:
-    """Logits of these probabilities, in float32 at least."""
     softmax = softmax.to(torch.promote_types(softmax.dtype, torch.float32))
     return softmax.clamp(min=torch.finfo(torch.float32).tiny).log()
 
@@ -413,7 +382,6 @@ def masked_im2col_forward(im: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, co
 
 def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, im: Tensor, *,
                           height: int, width: int, channels: int) -> None:
-    """Writes N cells, (C, N), into ``im``."""
     im[0, :, mask_h_idx, mask_w_idx] = col
 
 
@@ -422,8 +390,7 @@ def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, i
 def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: Tensor,
                    rmasks: Tensor, output: Tensor, *, kernel_size: int, group_size: int,
                    scale_factor: int) -> None:
-    """Fills ``output``, (B, C, H, W), and hands the features on to the backward pass."""
-    rfeatures.copy_(features)
+    rfeatures.copy_(features)  # for the backward pass
     output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
 
 
@@ -431,7 +398,6 @@ def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad
                     rgrad_input_hs: Tensor, rgrad_input: Tensor, rgrad_masks: Tensor,
                     grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
                     scale_factor: int) -> None:
-    """Fills ``grad_input`` and ``grad_masks``."""
     fill_gradients((grad_input, grad_masks), grad_output, lambda features, masks: reassemble(
         features, masks, kernel_size, group_size, scale_factor), (rfeatures, masks))
 
@@ -458,7 +424,6 @@ def psamask_forward(input: Tensor, output: Tensor, **settings) -> None:
 
 
 def psamask_backward(grad_output: Tensor, grad_input: Tensor, **settings) -> None:
-    """Fills ``grad_input``."""
     offset, there, here = psamask_cells(grad_output.device, **settings)
     cells = grad_output.flatten(2)
     cells = cells if settings['psa_type'] == 0 else cells.transpose(1, 2)

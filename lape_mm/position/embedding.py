@@ -18,12 +18,7 @@ RESIZE_MODES = ('bicubic', 'bilinear', 'bicubic_antialias')
 def sincos(positions: Tensor, dim: int) -> Tensor:
     """Sine on even and cosine on odd channels of ``p / 10000^(2 (i // 2) / dim)``.
 
-    Args:
-        positions: (T,), in tokens.
-        dim: number of channels, even.
-
-    Returns:
-        (T, dim), float64.
+    Positions (T,), in tokens, to (T, dim), float64. ``dim`` is even.
     """
     frequencies = 10000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = positions.double()[:, None] * frequencies
@@ -32,22 +27,12 @@ def sincos(positions: Tensor, dim: int) -> Tensor:
 
 def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tokens: int,
                    std: float = .02) -> nn.Parameter:
-    """Makes a table of the given kind, as the official LaPE code does.
+    """Makes a table (1, P + h * w, C) of one of `KINDS`, as the official LaPE code does.
 
-    ``learnable`` is drawn from a truncated normal distribution. ``sincos_1d`` gives prefix tokens
-    the first positions. ``sincos_2d`` encodes x in the first half of the channels and y in the
-    second, and gives prefix tokens zeros. Sinusoids are frozen parameters, so that checkpoints
-    hold them.
-
-    Args:
-        kind: one of `KINDS`.
-        grid: (h, w) in tokens.
-        dim: channels C.
-        num_prefix_tokens: P.
-        std: standard deviation of ``learnable``; DeiT's by default.
-
-    Returns:
-        (1, P + h * w, C).
+    ``learnable`` is drawn from a truncated normal distribution; ``std`` is DeiT's by default.
+    ``sincos_1d`` gives prefix tokens the first positions. ``sincos_2d`` encodes x in the first half
+    of the channels and y in the second, and gives prefix tokens zeros. Sinusoids are frozen
+    parameters, so that checkpoints hold them.
 
     Raises:
         ValueError: for an unknown kind, or channels not divisible by 2 (1-D) or 4 (2-D).
@@ -76,17 +61,9 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
                  num_prefix_tokens: int, mode: str = 'bicubic') -> Tensor:
     """Resizes the patches of a table to another grid and keeps the prefix tokens.
 
-    'bicubic' is the resize of DeiT, LaPE and ViT-Adapter, 'bilinear' Segmenter's, and
-    'bicubic_antialias' timm's; all with ``align_corners=False``.
-
-    Args:
-        table: (1, P + h * w, C) over the old grid.
-        old, new: (h, w) in tokens.
-        num_prefix_tokens: P.
-        mode: one of `RESIZE_MODES`.
-
-    Returns:
-        (1, P + h' * w', C); the table itself if the grids agree.
+    (1, P + h * w, C) over the old grid (h, w), in tokens, to (1, P + h' * w', C) over the new one;
+    the table itself if the grids agree. 'bicubic' is the resize of DeiT, LaPE and ViT-Adapter,
+    'bilinear' Segmenter's, and 'bicubic_antialias' timm's; all with ``align_corners=False``.
     """
     if tuple(old) == tuple(new):
         return table
@@ -98,9 +75,3 @@ def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
     resized = F.interpolate(wide, size=tuple(new), mode=mode, align_corners=False,
                             antialias=bool(antialias))
     return torch.cat([slots, resized.to(table.dtype).flatten(2).transpose(1, 2)], dim=1)
-
-
-def relative_table(grid: tuple[int, int], num_heads: int) -> nn.Parameter:
-    """Makes a relative bias table of zeros, as in the official LaPE code."""
-    height, width = grid
-    return nn.Parameter(torch.zeros((2 * height - 1) * (2 * width - 1), num_heads))

@@ -114,7 +114,7 @@ class Joining:
 
     @property
     def needs_table(self) -> bool:
-        """Whether rotary PE alone is not enough; True for all but the default."""
+        """Whether rotary PE alone is not enough."""
         return self.first_layer is not None or self.last is not None
 
     def without_post_norm(self) -> Joining:
@@ -145,11 +145,7 @@ class Joining:
             PositionNorm(self.norm, dim=dim, eps=eps)
 
     def bias_norm(self, keys: int) -> nn.LayerNorm | None:
-        """Makes the norm of a layer's relative bias over its keys; None for the plain bias.
-
-        Raises:
-            ValueError: the joining is neither 'default' nor 'lape'.
-        """
+        """Makes the norm of a layer's relative bias over its keys; None for the plain bias."""
         if self not in (PRESETS['default'], PRESETS['lape']):
             raise ValueError(f"joining={self}: position='relative' takes joining 'default' (the "
                              "plain bias) or 'lape' (through a LayerNorm)")
@@ -158,12 +154,9 @@ class Joining:
 
     def bias_plan(self, biases: Sequence[Tensor], norms: Sequence[nn.Module | None],
                   num_prefix_tokens: int) -> PositionPlan:
-        """The plan of a relative bias.
+        """The plan of a relative bias, (1, heads, N, N) for each layer, over the N patches.
 
-        Args:
-            biases: (1, heads, N, N) for each layer, over the N patches.
-            norms: the layers' norms, from `bias_norm`.
-            num_prefix_tokens: prefix tokens, whose rows and columns stay zero.
+        ``norms`` come from `bias_norm`. Rows and columns of prefix tokens stay zero.
         """
         pad = (num_prefix_tokens, 0, num_prefix_tokens, 0)
         nothing = (None,) * len(biases)
@@ -176,10 +169,9 @@ class Joining:
 
         Args:
             tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
-            pe_norms: the L layers' norms, from `pe_norm`.
-            last_pe_norm: the norm after the last LayerNorm, from `pe_norm`.
-            carry: for layers where grid or channels change: layer -> function that maps the
-                previous layer's PE to this layer's.
+            pe_norms, last_pe_norm: of the L layers, and after the last LayerNorm, from `pe_norm`.
+            carry: layer where grid or channels change -> function that maps the previous layer's
+                PE to this layer's.
         """
         pos, = tables
         # input of the next layer's norm, and of the last norm; None where there is no norm
@@ -204,13 +196,9 @@ class Joining:
 
 @dataclass(frozen=True)
 class EveryLayer(Joining):
-    """PE added to the residual stream before every layer (LaPE, table 7: shared, unshared).
+    """PE added to the residual stream before every layer (LaPE, table 7: shared, unshared)."""
 
-    Attributes:
-        own_tables: a separate table for each layer.
-    """
-
-    own_tables: bool = False
+    own_tables: bool = False  # a separate one for each layer
     needs_table = True
 
     def num_tables(self, depth: int) -> int:
@@ -240,13 +228,8 @@ def build_joining(spec: str | Mapping | Joining, *, depth: int,
                   class_token: bool | None = None) -> tuple[Joining, bool]:
     """Builds a joining and checks it against the encoder.
 
-    Args:
-        spec: a name of `PRESETS`, a dict of `Joining`'s settings, or a joining.
-        depth: number of layers L.
-        class_token: whether the encoder has one; None for the papers' choice.
-
-    Returns:
-        the joining, and whether there is a class token.
+    ``spec`` is a name of `PRESETS`, a dict of `Joining`'s settings, or a joining; ``class_token``
+    None for the papers' choice. Returns the joining, and whether there is a class token.
 
     Raises:
         ValueError: for an unknown name or setting, a wrong depth, or 'pvg' or 'mpvg' with a class

@@ -19,13 +19,7 @@ NORMS = {
 
 
 class PositionNorm(nn.Module):
-    """A row of LaPE's table 8. For ``layer_norm``, `Joining` uses torch's LayerNorm instead.
-
-    Args:
-        kind: a name of `NORMS`.
-        dim: channels C.
-        eps: added to the variance.
-    """
+    """A row of LaPE's table 8. For ``layer_norm``, `Joining` uses torch's LayerNorm instead."""
 
     def __init__(self, kind: str, *, dim: int, eps: float):
         super().__init__()

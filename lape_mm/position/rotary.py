@@ -16,22 +16,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class RotaryKind:
-    """One published form of RoPE.
+    """One published form of RoPE."""
 
-    Attributes:
-        temperature: frequency i of n = d / 4 is ``temperature^(-i / n)``.
-        x_first: whether x comes before y in the channels.
-        span: how patch positions are scaled: None keeps patch indices; a number maps the grid to
-            0..number (EVA-02: 16); 'centred' maps it to -2 pi..2 pi (DINOv3).
-        halves: whether channel c is paired with c + d / 2, rather than with its neighbour.
-        mixed: whether every pair in each head and layer learns its own frequencies of x and y.
-    """
-
-    temperature: float
-    x_first: bool = False
+    temperature: float  # frequency i of n = d / 4 is temperature^(-i / n)
+    x_first: bool = False  # in the channels
+    # None keeps patch indices, a number maps the grid to 0..number, 'centred' to -2 pi..2 pi
     span: float | str | None = None
-    halves: bool = False
-    mixed: bool = False
+    halves: bool = False  # pairs channel c with c + d / 2, rather than with its neighbour
+    mixed: bool = False  # every pair in each head and layer learns its frequencies of x and y
 
 
 ROTARY = {
@@ -43,14 +35,9 @@ ROTARY = {
 
 
 class Rotary(nn.Module):
-    """Makes the angles of one form for a token grid.
+    """Makes the angles of one form of `ROTARY` for a token grid; d is a multiple of 4.
 
     Only the mixed form has ``freqs``, (2, L, heads, d / 2): the frequencies of x, then y.
-
-    Args:
-        kind: a name of `ROTARY`.
-        depth, num_heads: L and heads.
-        head_dim: d, a multiple of 4.
     """
 
     def __init__(self, kind: str, *, depth: int, num_heads: int, head_dim: int):
@@ -97,16 +84,7 @@ class Rotary(nn.Module):
 
 
 def rotate(x: Tensor, rotary: Tensor, halves: bool) -> Tensor:
-    """Rotates q or k.
-
-    Args:
-        x: (B, T, heads, d).
-        rotary: an entry of `PositionPlan.rotary`, (2, T, heads or 1, d / 2).
-        halves: see `RotaryKind`.
-
-    Returns:
-        (B, T, heads, d), in the dtype of ``x``.
-    """
+    """Rotates q or k, (B, T, heads, d), by an entry of `PositionPlan.rotary`."""
     cos, sin = rotary
     a, b = x.chunk(2, dim=-1) if halves else x.unflatten(-1, (-1, 2)).unbind(-1)
     pair = a * cos - b * sin, a * sin + b * cos

@@ -1,4 +1,4 @@
-"""Our models under timm's names, registered by importing this.
+"""Our models in timm's registry, by importing this.
 
     import lape_mm.timm, timm
     model = timm.create_model('lape_mm_deit_tiny_patch16_224.mpvg', num_classes=10, img_size=160)

@@ -1,66 +1,123 @@
-"""Our names in timm's registry: ``lape_mm_architecture.joining``.
+"""The backbones with a head, as timm's models, named ``lape_mm_architecture.joining``.
 
-timm splits a name at its first dot and passes the rest, the pretrained tag, to the architecture's
-entry. Here the tag names the joining.
+Parameter names are the backbones'. timm splits a name at its first dot and passes the rest, the
+pretrained tag, to the architecture's entry. Here the tag names the joining.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import feature_take_indices
+from torch import Tensor
 
+from lape_mm.backbones import CeiT, CompactTransformer, DeiT, Swin, T2TViT, ViTAdapter
 from lape_mm.backbones.archs import ARCHS, DEFAULTS
-from lape_mm.position import PRESETS
+from lape_mm.position import PRESETS, PositionPlan
 
-from .classes import (
-    CeiTClassifier,
-    CompactClassifier,
-    DeiTClassifier,
-    SwinClassifier,
-    T2TViTClassifier,
-    ViTAdapterFeatures,
-)
-from .model import fit
+from .model import Outputs, TimmModel, as_maps, fit
+
+
+class DeiTClassifier(TimmModel, DeiT):
+    """`DeiT` for timm."""
+
+    def __init__(self, *, distilled: bool = False, **kwargs):
+        if distilled:
+            raise ValueError(f'distilled={distilled!r}: expected False, models for timm have one '
+                             'classifier. lape_mm.DistilledClassifier trains one with two')
+        super().__init__(**kwargs)
+
+
+class T2TViTClassifier(TimmModel, T2TViT):
+    """`T2TViT` for timm."""
+
+
+class CompactClassifier(TimmModel, CompactTransformer):
+    """`CompactTransformer` for timm."""
+
+
+class CeiTClassifier(TimmModel, CeiT):
+    """`CeiT` for timm; its features are one token, the output of layer-wise attention."""
+
+    def last_features(self, outputs: Outputs, plan: PositionPlan) -> Tensor:
+        return self.attend_layers([self.pool(x) for x, _ in outputs], plan)[:, None]
+
+    def pool_features(self, x: Tensor) -> Tensor:
+        return x[:, 0]
+
+
+class SwinClassifier(TimmModel, Swin):
+    """`Swin` for timm; maps (B, h, w, C), one a stage; ``img_size`` decides the windows."""
+
+    output_fmt = 'NHWC'
+    layers_coarse = ((r'^layers\.(\d+)', None),)
+    # a stage ends with its merging
+    layers_fine = ((r'^layers\.(\d+)\.downsample', (99998,)), (r'^layers\.(\d+)\.\w+\.(\d+)', None))
+
+    def describe_features(self) -> list[dict]:
+        return [dict(module=f'layers.{stage}', num_chs=self.embed_dim * 2 ** stage,
+                     reduction=self.stride * 2 ** stage) for stage in range(len(self.depths))]
+
+    def pool_features(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(1, 2))
+
+    def run_layers(self, img: Tensor, count: int) -> tuple[Outputs, PositionPlan]:
+        maps, plan = self.encode(img, count)
+        return [(x.flatten(1, 2), (x.shape[1], x.shape[2])) for x in maps], plan
+
+    def last_features(self, outputs: Outputs, plan: PositionPlan) -> Tensor:
+        return super().last_features(outputs, plan).unflatten(1, outputs[-1][1])
+
+    def keep_layers(self, count: int) -> None:
+        self.layers, self.depths = self.layers[:count], self.depths[:count]
+        self.stages()[-1].downsample = None
+
+
+class ViTAdapterFeatures(ViTAdapter):
+    """`ViTAdapter` for timm's ``features_only=True``: four maps, of strides 4, 8, 16 and 32."""
+
+    def __init__(self, *, num_classes: int = 0, in_chans: int = 3, **kwargs):
+        if in_chans != 3:
+            raise ValueError(f'in_chans={in_chans}: expected 3 channels')
+        super().__init__(**kwargs)
+        self.num_features, self.num_classes = self.embed_dim, 0
+        self.feature_info = [dict(module=f'norm{level}', num_chs=self.embed_dim,
+                                  reduction=2 ** (level + 1)) for level in range(1, 5)]
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.with_cp = enable
+
+    def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,
+                              norm: bool = False, stop_early: bool = False,
+                              output_fmt: str = 'NCHW', intermediates_only: bool = False):
+        """See `TimmModel`; the maps are normalised whatever ``norm`` says."""
+        wanted, _ = feature_take_indices(4, indices)
+        levels = self(x)
+        maps = [as_maps(levels[level].flatten(2).transpose(1, 2), levels[level].shape[2:],
+                        output_fmt) for level in wanted]
+        return maps if intermediates_only else (levels[-1], maps)
+
 
 CIFAR100 = dict(input_size=(3, 32, 32), num_classes=100, crop_pct=1., mean=(.5071, .4867, .4408),
                 std=(.2675, .2565, .2761))
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """One architecture of timm's registry, which takes every joining.
-
-    Attributes:
-        cls: its class.
-        arguments: of the class.
-        first_conv: name of the first convolution, if there is one.
-        data: settings of timm's evaluation that differ from its defaults.
-        without: joinings that the class refuses.
-        out_indices: of ``features_only``.
-    """
+class Architecture(NamedTuple):
+    """One architecture of timm's registry; ``data`` are settings of timm's evaluation."""
 
     cls: type
     arguments: Mapping
     first_conv: str | None = 'patch_embed.proj'
-    data: Mapping = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-    out_indices: int | tuple[int, ...] = 3
-
-    @property
-    def joinings(self) -> list[str]:
-        """The tags."""
-        return [name for name in PRESETS if name not in self.without]
-
-    @property
-    def pretrained_cfg(self) -> dict:
-        """timm's pretrained cfg, without an address: there are no weights."""
-        head = None if self.cls is ViTAdapterFeatures else 'head'
-        return dict(dict(url='', classifier=head, first_conv=self.first_conv), **self.data)
+    data: Mapping = MappingProxyType({})
+    joinings: tuple[str, ...] = tuple(PRESETS)
+    out_indices: int | tuple[int, ...] = 3  # of features_only
 
 
 STAGES = (0, 1, 2, 3)
-STATIC = ('unshare',)  # needs a learned table for each layer, all on one grid
+# 'unshare' needs a learned table for each layer, all on one grid
+STATIC = tuple(name for name in PRESETS if name != 'unshare')
 PUBLISHED = {name: arch for name, arch in ARCHS.items() if arch.timm}
 
 
@@ -76,7 +133,7 @@ ARCHITECTURES = {
     **{f'lape_mm_deit_{arch}_patch16_224': Architecture(DeiTClassifier, dict(arch=arch))
        for arch in ('tiny', 'small', 'base')},
     **{f'lape_mm_swin_{arch}_patch4_window7_224': Architecture(
-        SwinClassifier, dict(arch=arch), data=dict(crop_pct=.9), without=STATIC,
+        SwinClassifier, dict(arch=arch), data=dict(crop_pct=.9), joinings=STATIC,
         out_indices=STAGES) for arch in ('tiny', 'small', 'base')},
     **{f'lape_mm_ceit_{arch}_patch16_224': Architecture(
         CeiTClassifier, dict(arch=arch), 'patch_embed.backbone.conv')
@@ -97,17 +154,19 @@ ARCHITECTURES = {
 }
 
 
+# without an address: there are no weights
 default_cfgs = generate_default_cfgs({
-    f'{name}.{joining}' if joining else name: arch.pretrained_cfg
+    f'{name}.{joining}' if joining else name: dict(
+        url='', first_conv=arch.first_conv, **arch.data,
+        classifier=None if arch.cls is ViTAdapterFeatures else 'head')
     for name, arch in ARCHITECTURES.items() for joining in ('', *arch.joinings)})
 
 
 def make_entry(name: str, arch: Architecture) -> Callable:
     """The function that timm calls to build an architecture."""
     def entry(pretrained: bool = False, pretrained_cfg=None, **kwargs):
-        # timm passes a dict, an object or the tag itself
-        tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, Mapping) else \
-            getattr(pretrained_cfg, 'tag', pretrained_cfg)
+        # timm passes a dict, or the tag itself
+        tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, dict) else pretrained_cfg
         joining = kwargs.pop('joining', tag or 'default')
         if arch.cls is ViTAdapterFeatures and not kwargs.get('features_only'):
             raise ValueError(f'{name} gives a pyramid of maps: pass features_only=True')

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from timm.layers import Format, nchw_to, to_2tuple
+from timm.models.vision_transformer import feature_take_indices
 from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder, init_linear
@@ -20,24 +21,6 @@ Outputs = list[tuple[Tensor, tuple[int, int]]]  # tokens (B, T, C) and grid, aft
 Groups = tuple[tuple[str, tuple[int] | None], ...]
 
 
-def take_indices(count: int, indices: int | Sequence[int] | None) -> tuple[list[int], int]:
-    """The chosen layers of ``count``, counted from 0, and the deepest of them.
-
-    ``indices`` are layers, a number of last layers, or None for all.
-
-    Raises:
-        ValueError: a layer does not exist.
-    """
-    if isinstance(indices, int):
-        indices = range(-indices, 0)
-    chosen = [index + count if index < 0 else index
-              for index in (range(count) if indices is None else indices)]
-    if not chosen or not all(0 <= index < count for index in chosen):
-        raise ValueError(f'indices={indices!r}: expected layers of 0..{count - 1}, or the number '
-                         'of last layers')
-    return chosen, max(chosen)
-
-
 def as_maps(tokens: Tensor, grid: Sequence[int], fmt: str) -> Tensor:
     """(B, h * w, C) as 'NCHW', 'NHWC', 'NCL' or 'NLC'."""
     return nchw_to(tokens.transpose(1, 2).unflatten(2, grid).contiguous(), Format(fmt))
@@ -47,11 +30,7 @@ def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
         path: str = 'a checkpoint') -> dict[str, Tensor]:
     """The weights of a checkpoint under the model's names, resized to its grid; logs the report.
 
-    timm calls this for files in ``pretrained_cfg_overlay``.
-
-    Raises:
-        CheckpointError: for no transformer, several, or one with other layers, see
-            `lape_mm.checkpoints.transfer.match`.
+    timm calls this for files in ``pretrained_cfg_overlay``. Raises CheckpointError as `match` does.
     """
     vit, heads, around = parse(checkpoint, prefix)
     state = {**vit, **heads}
@@ -69,17 +48,8 @@ class TimmModel(Encoder):
     """timm's model interface; a subclass names the backbone after it.
 
     Images may have any size; ``img_size`` is that of the PE table. The joining decides how tokens
-    are pooled.
-
-    Args:
-        num_classes: outputs of the head; 0 for the pooled vector.
-        in_chans: channels of the image.
-        drop_rate: dropout before the head.
-        global_pool: None for the joining's own, '' for none.
-        kwargs: of the backbone.
-
-    Raises:
-        ValueError: for another ``global_pool``, and as the backbone does.
+    are pooled: ``global_pool`` is None for that, or '' for none. ``drop_rate`` is dropout before
+    the head; ``kwargs`` are the backbone's.
     """
 
     output_fmt = 'NLC'
@@ -101,17 +71,15 @@ class TimmModel(Encoder):
             'sequence' if getattr(self, 'attention_pool', None) is not None else
             'token' if getattr(self, 'pools_class_token', False) else 'avg')
         self.head_drop = nn.Dropout(drop_rate)
-        self.head: nn.Module = nn.Identity()
+        self.head: nn.Module
         self.reset_classifier(num_classes, global_pool)
         self.feature_info = self.describe_features()
 
     def describe_features(self) -> list[dict]:
-        """timm's feature_info: a map for each layer."""
         return [dict(module=f'blocks.{layer}', num_chs=self.embed_dim, reduction=self.stride)
                 for layer in range(self.depth)]
 
     def get_classifier(self) -> nn.Module:
-        """The head."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
@@ -122,15 +90,11 @@ class TimmModel(Encoder):
         self.num_classes = num_classes
         self.global_pool = self.global_pool if global_pool is None else global_pool
         some = next(self.parameters())
-        self.head = nn.Identity()
-        if num_classes:
-            self.head = nn.Linear(self.num_features, num_classes)
-            init_linear(self.head)
-            self.head.to(device=some.device, dtype=some.dtype)
-        self.head.train(self.training)
+        self.head = nn.Linear(self.num_features, num_classes, device=some.device,
+                              dtype=some.dtype) if num_classes else nn.Identity()
+        init_linear(self.head)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Turns gradient checkpointing on or off."""
         self.with_cp = enable
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None,
@@ -138,11 +102,7 @@ class TimmModel(Encoder):
         """Resizes the PE tables for images of (h, w) pixels, as a forward pass would.
 
         To save the model afterwards, pass ``model_args=dict(img_size=...)`` to timm's
-        ``save_for_hf``.
-
-        Raises:
-            ValueError: if ``patch_size`` is given, or if the model is folded or has a relative bias
-                and the size differs from its own.
+        ``save_for_hf``. A folded model and a relative bias refuse another size.
         """
         if patch_size is not None:
             raise ValueError('patch_size cannot be changed: build the model with another one')
@@ -170,11 +130,7 @@ class TimmModel(Encoder):
         """Loads a whole checkpoint, in any layout this package reads, without running code in it.
 
         PE is resized to the model's grid. `lape_mm.checkpoints.load_backbone` loads part of a
-        model, such as a DeiT without norms of PE.
-
-        Raises:
-            CheckpointError: for a file that cannot be read, lacks a weight of the model, or has
-                weights in its layers that the model does not.
+        model, such as a DeiT without norms of PE. Raises CheckpointError for any other file.
         """
         with named(checkpoint_path):
             fitting = fit(read_checkpoint(checkpoint_path), self, prefix or None,
@@ -182,25 +138,20 @@ class TimmModel(Encoder):
             check_whole(self.state_dict(), fitting)
             self.load_state_dict(fitting)
 
-    def classify(self, pooled: Tensor, pre_logits: bool = False) -> Tensor:
-        """(B, C) through dropout and head to (B, num_classes); ``pre_logits`` skips the head."""
-        pooled = self.head_drop(pooled)
-        return pooled if pre_logits else self.head(pooled)
-
     def pool_features(self, x: Tensor) -> Tensor:
-        """Pools the output of `forward_features` to (B, C)."""
         return self.pool(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """The output of `forward_features` to (B, num_classes), or the pooled (B, C)."""
-        return self.classify(self.pool_features(x) if self.global_pool else x, pre_logits)
+        pooled = self.head_drop(self.pool_features(x) if self.global_pool else x)
+        return pooled if pre_logits else self.head(pooled)
 
     def forward(self, img: Tensor) -> Any:
         """(B, in_chans, H, W) to (B, num_classes), or to features without pool and head."""
         if not self.global_pool:
             return self.forward_head(self.forward_features(img))
         # the backbone's forward computes the class token alone in the last layer
-        return self.classify(super().forward(img)[0])
+        return self.head(self.head_drop(super().forward(img)[0]))
 
     def forward_features(self, img: Tensor) -> Tensor:
         """(B, in_chans, H, W) to the tokens after the last norm and ``post_norm``, (B, T, C)."""
@@ -210,19 +161,12 @@ class TimmModel(Encoder):
                               return_prefix_tokens: bool = False, norm: bool = False,
                               stop_early: bool = False, output_fmt: str = 'NCHW',
                               intermediates_only: bool = False):
-        """Maps of chosen layers or stages, (B, C, h, w) each, and `forward_features`' output.
+        """Maps of chosen layers or stages, and `forward_features`' output; arguments as in timm.
 
-        Args:
-            x: image.
-            indices: see `take_indices`.
-            return_prefix_tokens: pairs of map and prefix tokens, where there are some.
-            norm: applies the last norm to every map (in Swin to the last stage's alone), with
-                ``post_norm`` for the last layer's.
-            stop_early: with ``intermediates_only``, skips layers after the deepest chosen one.
-            output_fmt: see `as_maps`.
-            intermediates_only: returns the list of maps alone.
+        ``norm`` applies the last norm to every map (in Swin to the last stage's alone), with
+        ``post_norm`` for the last layer's.
         """
-        wanted, deepest = take_indices(len(self.feature_info), indices)
+        wanted, deepest = feature_take_indices(len(self.feature_info), indices)
         last = len(self.feature_info) - 1
         outputs, plan = self.run_layers(
             x, deepest + 1 if stop_early and intermediates_only else last + 1)
@@ -252,7 +196,7 @@ class TimmModel(Encoder):
     def prune_intermediate_layers(self, indices: int | list[int] = 1,
                                   prune_norm: bool = False, prune_head: bool = True) -> list[int]:
         """Removes the layers after the deepest chosen one; returns the chosen layers."""
-        wanted, deepest = take_indices(len(self.feature_info), indices)
+        wanted, deepest = feature_take_indices(len(self.feature_info), indices)
         last_goes = deepest < len(self.feature_info) - 1
         self.keep_layers(deepest + 1)
         self.feature_info = self.feature_info[:deepest + 1]
@@ -267,5 +211,4 @@ class TimmModel(Encoder):
         return wanted
 
     def keep_layers(self, count: int) -> None:
-        """Removes all but the first layers."""
         self.blocks = self.blocks[:count]

@@ -4,8 +4,13 @@ import pytest
 import torch
 
 from lape_mm.backbones import ViTAdapter
-from lape_mm.backbones.deformable import DeformableAttention
-from lape_mm.backbones.sampling import SampleRows, mmcv_cuda_op, sample, sample_grid
+from lape_mm.backbones.sampling import (
+    DeformableAttention,
+    SampleRows,
+    mmcv_cuda_op,
+    sample,
+    sample_grid,
+)
 
 TINY = dict(embed_dim=24, depth=4, num_heads=3, conv_inplane=8, deform_num_heads=4)
 

@@ -7,7 +7,6 @@ import torch
 from lape_mm.backbones import DeiT
 from lape_mm.checkpoints import CheckpointError, load_backbone, read_checkpoint
 from lape_mm.checkpoints.convert import TARGETS, convert
-from lape_mm.checkpoints.files import dataset_meta
 
 GOLDENS = Path(__file__).parents[1] / 'data/goldens'
 # golden -> the layout that it is in
@@ -163,12 +162,6 @@ def test_names_of_classes_go_along(tmp_path):
     for out, to in (('deit.pth', 'deit'), ('ours.safetensors', 'lape_mm')):
         assert convert(tmp_path / 'ours.pth', tmp_path / out, to).endswith('left out: meta')
         assert 'meta' not in read_checkpoint(tmp_path / out)
-
-
-def test_names_of_classes_in_a_file_of_before_openmmlab_2():
-    old = dict(meta=dict(CLASSES=('a', 'b'), PALETTE=[[0, 1, 2]], epoch=3))
-    assert dataset_meta(old) == dict(classes=('a', 'b'), palette=[[0, 1, 2]])
-    assert dataset_meta(dict(meta=dict(CLASSES=None))) == dataset_meta({}) == {}
 
 
 def test_foreign_weights_and_what_is_left_out_are_named(tmp_path):

@@ -67,7 +67,7 @@ def test_other_files(tmp_path):
     (tmp_path / 'nothing.pth').touch()
     refuse(tmp_path / 'nothing.pth', 'is empty')
     torch.jit.save(torch.jit.script(torch.nn.Identity()), tmp_path / 'script.pth')
-    refuse(tmp_path / 'script.pth', 'TorchScript', 'state_dict')
+    refuse(tmp_path / 'script.pth', 'TorchScript')
     torch.save([torch.ones(1)], tmp_path / 'list.pth')
     refuse(tmp_path / 'list.pth', 'list')
 

@@ -180,10 +180,8 @@ def test_layer_scales_find_their_place_or_are_refused(tmp_path, names):
         assert torch.equal(block.gamma1, torch.full((24,), .1 * layer + 1))
         assert torch.equal(block.gamma2, torch.full((24,), .1 * layer + 2))
     plain = ViTAdapter(arch=ADAPTER, img_size=64, layer_scale=False)
-    fail(plain, tmp_path / 'scaled.pth', ' 8 of its weights', names[0].format(0), 'ViTAdapter',
-         'layer_scale=True')
-    fail(DeiT(arch=ARCH, img_size=64), tmp_path / 'scaled.pth', 'DeiT has no place for 8',
-         'ViTAdapter has layer scales')
+    fail(plain, tmp_path / 'scaled.pth', ' 8 of its weights', names[0].format(0), 'layer_scale')
+    fail(DeiT(arch=ARCH, img_size=64), tmp_path / 'scaled.pth', 'DeiT has no place for 8')
 
 
 @pytest.mark.parametrize('name', [
@@ -193,8 +191,6 @@ def test_another_architecture_is_refused_though_all_is_found(tmp_path, name):
     path = save(classifier(), tmp_path / 'other.pth', prefix='backbone.', **{
         f'backbone.{name}': torch.ones(24), 'backbone.head.weight': torch.ones(5, 24)})
     fail(DeiT(arch=ARCH, img_size=64), path, f': {name}', 'another architecture', ' 1 of its')
-    with pytest.raises(CheckpointError, match="position='relative'" if 'bias' in name else name):
-        load_backbone(DeiT(arch=ARCH, img_size=64), path)
 
 
 def test_what_changes_no_layer_is_left_behind(tmp_path):

@@ -40,14 +40,14 @@ def samples(*labels):
 def test_the_token_learns_the_teacher_and_the_pooled_vector_the_labels():
     torch.manual_seed(0)
     teacher = Teacher()
-    model = build(teacher=teacher, teacher_share=.25)
+    model = build(teacher=teacher)
     image = torch.randn(2, 3, 32, 32)
     losses = model.loss(image, samples(0, 1))
     (pooled, token), = model.backbone(image)
     head, head_dist = model.head.layers.head, model.head.layers.head_dist
-    expected = .75 * F.cross_entropy(head(pooled), torch.tensor([0, 1]))
+    expected = .5 * F.cross_entropy(head(pooled), torch.tensor([0, 1]))
     torch.testing.assert_close(losses['loss_labels'], expected)
-    expected = .25 * F.cross_entropy(head_dist(token), torch.tensor([2, 2]))
+    expected = .5 * F.cross_entropy(head_dist(token), torch.tensor([2, 2]))
     torch.testing.assert_close(losses['loss_teacher'], expected)
     assert teacher.modes == [(False, False)]
     assert not any('teacher' in key for key in model.state_dict())
@@ -74,8 +74,6 @@ def test_prediction_is_the_mean_of_both():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match='teacher_share=2'):
-        build(teacher_share=2)
     with pytest.raises(ValueError, match='LinearClsHead'):
         MODELS.build(dict(
             type='lape_mm.DistilledClassifier',
@@ -110,11 +108,11 @@ def test_a_teacher_has_its_weights(settings, tmp_path, forgetful):
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter)
     torch.save(getattr(theirs, 'model', theirs).state_dict(), tmp_path / 'teacher.pth')
-    model, image = build(teacher=given, teacher_share=1.), torch.randn(8, 3, 32, 32)
+    model, image = build(teacher=given), torch.randn(8, 3, 32, 32)
     model.init_weights()
     (_, token), = model.backbone(image)
     expected = F.cross_entropy(model.head.layers.head_dist(token), theirs.eval()(image).argmax(1))
-    torch.testing.assert_close(model.loss(image, samples(*[0] * 8))['loss_teacher'], expected)
+    torch.testing.assert_close(model.loss(image, samples(*[0] * 8))['loss_teacher'], expected / 2)
 
 
 def test_a_teacher_without_weights_is_refused_before_training(forgetful):
