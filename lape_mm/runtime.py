@@ -74,11 +74,8 @@ class Model:
         self.names = tuple(self.notes.get('names') or ())
 
     def __call__(self, image: str | PathLike | Image.Image | NDArray) -> Prediction:
-        """What the model finds in an image, see the class."""
-        picture = read_image(image)
-        if self.task == 'classifier':
-            return self.classify(picture)
-        return self.detect(picture) if self.task == 'detector' else self.segment(picture)
+        run = dict(classifier=self.classify, detector=self.detect, segmenter=self.segment)
+        return run[self.task](read_image(image))
 
     def classify(self, picture: Image.Image) -> Prediction:
         """Resizes, crops the middle, and sorts the classes."""
@@ -94,7 +91,7 @@ class Model:
         logits, = self.run(pixels)
         odds = np.exp(logits - logits.max())
         labels = np.argsort(-odds, kind='stable')
-        return Prediction(self.names or numbered(odds), labels, (odds / odds.sum())[labels])
+        return Prediction(self.names or numbered(len(odds)), labels, (odds / odds.sum())[labels])
 
     def detect(self, picture: Image.Image) -> Prediction:
         """Resizes to the file's size or into it, and moves boxes and masks back."""
@@ -105,11 +102,10 @@ class Model:
         scale = np.array([size[1] / width, size[0] / height] * 2, np.float32)
         boxes = np.clip(boxes / scale, 0, np.array([width, height] * 2, np.float32))
         kept = (scores > 0) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)  # none in the padding
-        boxes = boxes[kept]
         return Prediction(
-            self.names or numbered(range(labels.max(initial=0) + 1)), labels[kept], scores[kept],
-            boxes, paste(masks[0][kept], boxes, (height, width),
-                         self.notes.get('mask_threshold', .5)) if masks else None)
+            self.names or numbered(labels.max(initial=0) + 1), labels[kept], scores[kept],
+            boxes[kept], paste(masks[0][kept], boxes[kept], (height, width),
+                               self.notes.get('mask_threshold', .5)) if masks else None)
 
     def segment(self, picture: Image.Image) -> Prediction:
         """Resizes as the config does, and averages the logits of overlapping windows."""
@@ -118,19 +114,17 @@ class Model:
         if self.notes.get('keep_ratio'):  # scale is the shorter and the longer side
             size = fit(full, scale[::1 if full[0] <= full[1] else -1])
         pixels = self.resize(picture, size)
-        logits: Any = 0.
+        logits: Any = None
         count = np.zeros(size, np.float32)
         for rows, columns in windows(size, self.img_size,
                                      self.notes.get('stride') or self.img_size):
             part = pixels[rows, columns]
-            found = self.run(part)[0][:, :part.shape[0], :part.shape[1]]
-            if part.shape[:2] == tuple(size):
-                logits = found
-            else:
-                logits = logits if count.any() else np.zeros((len(found), *size), np.float32)
-                logits[:, rows, columns] += found
+            found, = self.run(part)
+            if logits is None:
+                logits = np.zeros((len(found), *size), np.float32)
+            logits[:, rows, columns] += found[:, :part.shape[0], :part.shape[1]]
             count[rows, columns] += 1
-        return Prediction(self.names or numbered(logits),
+        return Prediction(self.names or numbered(len(logits)),
                           label_map=resize_planes(logits / count, full).argmax(axis=0))
 
     def resize(self, picture: Image.Image, size: Sequence[int]) -> NDArray:
@@ -179,9 +173,9 @@ def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
         raise ValueError(f'{image}: cannot be read as an image ({error})') from error
 
 
-def numbered(classes: Any) -> tuple[str, ...]:
+def numbered(count: int) -> tuple[str, ...]:
     """Names for classes without names."""
-    return tuple(str(label) for label in range(len(classes)))
+    return tuple(map(str, range(count)))
 
 
 def fit(size: Sequence[int], into: Sequence[int]) -> tuple[int, int]:
@@ -218,16 +212,9 @@ def resize_planes(planes: NDArray, size: Sequence[int]) -> NDArray:
 
 
 def paste(masks: NDArray, boxes: NDArray, size: Sequence[int], threshold: float = .5) -> NDArray:
-    """Mask probabilities of boxes as masks of an image, bilinear, as mmdet pastes them.
+    """Mask probabilities of boxes as masks of an image, (N, H, W), as mmdet pastes them.
 
-    Args:
-        masks: (N, h, w), the probability in each cell of a box.
-        boxes: (N, 4), x1 < x2, y1 < y2 in pixels.
-        size: (H, W) of the image.
-        threshold: least probability inside.
-
-    Returns:
-        (N, H, W), bool.
+    ``masks`` are (N, h, w), one probability a cell of its box; ``boxes`` (N, 4), x1 < x2, y1 < y2.
     """
     pasted = np.zeros((len(masks), *size), bool)
     for mask, box, out in zip(masks, boxes, pasted):

@@ -64,28 +64,19 @@ def draw_similarity(models: Models, pictures: Pictures):
     return figure
 
 
-def draw_heads(models: Models, name: str, caption: str, **options):
-    """A row a head, a column a layer."""
+def draw_heads(models: Models, name: str, signed: bool):
+    """A row a head, a column a layer; only signed values share their scale."""
     rows = []
     for label, arrays in models.items():
         layers = by_layer(arrays, name)
         rows += [(f'{label}\nhead {head}', {layer: values[head] for layer, values in
                                             layers.items() if head < len(values)})
                  for head in range(max(map(len, layers.values())))]
-    return table(layer_titles(models, name), rows, caption, size=1.05, **options)[0]
-
-
-def draw_bias(models: Models, pictures: Pictures):
-    """Relative position bias of the middle patch."""
     limit = max(abs(value).max() for arrays in models.values() for value in arrays.values()) or 1
-    return draw_heads(models, 'bias', f'red adds to the logit, blue subtracts; up to {limit:.2g}',
-                      cmap='RdBu_r', vmin=-limit, vmax=limit)
-
-
-def draw_attention(models: Models, pictures: Pictures):
-    """Attention by head; each panel has its own scale."""
-    return draw_heads(models, 'attention', 'each panel: from no attention (dark) to its largest '
-                      'share (bright)', cmap='viridis', vmin=0)
+    options = dict(vmin=-limit, vmax=limit, cmap='RdBu_r') if signed else dict(vmin=0)
+    caption = f'red is positive, blue negative; up to {limit:.2g}' if signed else \
+        'each panel: from none (dark) to its largest share (bright)'
+    return table(layer_titles(models, name), rows, caption, size=1.05, **options)[0]
 
 
 def scaled(images: Mapping[int, np.ndarray]) -> tuple[dict[int, np.ndarray], float]:

@@ -14,13 +14,11 @@ TEMPLATE = '''<!DOCTYPE html>
 <style>
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { max-width: 70rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; }
-h2 { font-size: 1.2rem; margin-bottom: 0; }
-p { max-width: 46rem; margin: .4rem 0; }
+p { max-width: 46rem; }
 p:empty { display: none; }
 .soft, figcaption { opacity: .75; font-size: .9rem; }
 section { border-top: 1px solid #8888; margin-top: 1.5rem; }
-.wide { overflow-x: auto; margin-top: .8rem; }
+.wide { overflow-x: auto; }
 .wide img { max-width: 100%; min-width: 40rem; }
 .row { display: flex; flex-wrap: wrap; gap: .8rem; }
 figure { margin: .4rem 0 0; flex: 1 1 320px; max-width: 800px; }

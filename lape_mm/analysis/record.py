@@ -1,6 +1,7 @@
 """Records with forward hooks what a model does with images, layer by layer."""
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -16,8 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 from .measures import center, distances
 from .pe_per_layer import find_encoder, to_array
-
-Track = Callable[[list], Iterable]
 
 
 @dataclass
@@ -105,13 +104,12 @@ class AttentionProbe(TorchFunctionMode):
 
 
 @torch.no_grad()
-def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> Record:
+def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     """Runs a copy of a model's backbone on images, one at a time, in evaluation mode.
 
     Args:
         model: a backbone of this package, or a model around one.
         images: (3, H, W) each, of one size, normalised.
-        track: yields the images and may show progress.
 
     Raises:
         ValueError: no images, images of several sizes, or see `pe_per_layer.find_encoder`.
@@ -124,10 +122,11 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
     pixels, = sizes
     prefix, depth = encoder.num_prefix_tokens, encoder.depth
     class_token = getattr(encoder, 'cls_token', None) is not None
-    # by layer
     grids: list[Any] = [None] * depth
-    tokens, reached, maps = ([[] for _ in range(depth)] for _ in range(3))
-    # by image
+    # layer -> an entry an image
+    tokens: dict[int, list] = defaultdict(list)
+    reached: dict[int, list] = defaultdict(list)
+    maps: dict[int, list] = defaultdict(list)
     before: list[np.ndarray] = []
     after: list[np.ndarray] = []
     features: list[list[np.ndarray]] = []
@@ -178,7 +177,7 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
     if encoder.norm is not None:
         encoder.norm.register_forward_hook(last_normed)
     with AttentionProbe(attended):
-        for image in track(images):
+        for image in images:
             features.append([to_array(level[0].norm(dim=0)) for level in encoder(image[None])
                              if isinstance(level, Tensor) and level.ndim == 4])
     grid = encoder.grid_of(pixels)
@@ -193,8 +192,8 @@ def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> R
                         None if vector else grids[-1], 0 if vector else prefix)
         if vector:
             last.before, last.after = last.before[:, None], last.after[:, None]
-    distance, attention, mean = ([np.mean(parts, axis=0) for parts in layers]
-                                 for layers in (reached, maps, tokens))
+    distance, attention, mean = ([np.mean(parts[layer], axis=0) for layer in range(depth)]
+                                 for parts in (reached, maps, tokens))
     return Record(
         tokens=mean, grids=grids, num_prefix_tokens=prefix, class_token=class_token, last=last,
         attention_distance=distance, attention_maps=attention,

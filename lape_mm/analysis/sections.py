@@ -161,7 +161,7 @@ SECTIONS = (
             measure_similarity, figures.draw_similarity),
     Section('bias', 'Relative position bias', "LaPE, similarity maps (its official script)",
             'What each head adds to the logits between the middle patch and all others.',
-            measure_bias, figures.draw_bias),
+            measure_bias, lambda models, _: figures.draw_heads(models, 'bias', signed=True)),
     Section('heatmaps', 'Tokens and PE by layer', 'MPVG, figures 2 and 8',
             'Rows are patches, columns are channels. If a column has opposite colours in the '
             'tokens and in PE, PE counterbalances that channel. The last three panels are the '
@@ -192,7 +192,7 @@ SECTIONS = (
             'the middle patch of the image or of each window looks.',
             lambda entries, seen: with_number(
                 'attention', 'largest share of a patch', np.max, seen.attention_maps),
-            figures.draw_attention),
+            lambda models, _: figures.draw_heads(models, 'attention', signed=False)),
     Section('features', 'Feature maps', 'not in the papers',
             'Norm of the maps that the backbone returns, by level, for the first images.',
             lambda entries, seen: with_number(

@@ -4,6 +4,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,42 +15,38 @@ from torch import Tensor, nn
 from .figures import Pictures
 from .page import page
 from .pe_per_layer import find_encoder, pe_per_layer
-from .record import Track, record
+from .record import record
 from .sections import SECTIONS, Measured, measure
 
 Analysis = tuple[Mapping[str, Measured], Mapping[str, str]]
 
 
-def analyse(model: nn.Module, images: Sequence[Tensor], track: Track = iter,
-            **settings: str) -> Analysis:
+def analyse(model: nn.Module, images: Sequence[Tensor], **settings: str) -> Analysis:
     """Measures a model on images: each section's arrays and numbers, and a table of settings.
 
     Args:
         model: a backbone of this package, or a model around one.
         images: (3, H, W) each, of one size, normalised.
-        track: see `record.record`.
         settings: more entries for the table.
 
     Raises:
         ValueError: see `record.record`.
     """
-    encoder, seen = find_encoder(model), record(model, images, track)
+    encoder, seen = find_encoder(model), record(model, images)
     height, width = images[0].shape[-2:]
     entries = pe_per_layer(model, (height, width))
-    ways = [entry.way for entry in entries if entry.values is not None]
+    ways = Counter(entry.way for entry in entries if entry.values is not None)
     return measure(entries, seen), {
         'backbone': type(encoder).__name__,
-        'layers that receive PE': ', '.join(f'{ways.count(way)} by {way}' for way in
-                                            dict.fromkeys(ways)) or 'none',
-        'last LN receives PE': 'yes' if encoder.last_pe_norm is not None else 'no',
+        'layers that receive PE': ', '.join(f'{count} of {encoder.depth} by {way}'
+                                            for way, count in ways.items()) or 'none',
         'class token': 'yes' if seen.class_token else 'no',
-        'layers': str(encoder.depth), 'channels': str(encoder.embed_dim),
         'parameters of the backbone': f'{sum(p.numel() for p in encoder.parameters()):,}',
         'images': f'{len(images)} of {height} x {width} pixels', **settings}
 
 
-def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, title: str,
-                 track: Track = iter) -> list[dict]:
+def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, title: str) \
+        -> list[dict]:
     """Writes figures (PNG and PDF), arrays (npz), summary.json and report.html.
 
     Args:
@@ -57,14 +54,13 @@ def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, 
         pictures: (H, W, 3) each, 0..1, of the images.
         out: folder; it is made, and files of an earlier report are replaced.
         title: of the page.
-        track: yields the sections and may show progress.
 
     Returns:
         the rows of the summary.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for section in track(list(SECTIONS)):
+    for section in SECTIONS:
         found = {label: parts[section.key] for label, (parts, _) in models.items()
                  if section.key in parts}
         if not found:
@@ -72,9 +68,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, 
         figure = section.draw({label: arrays for label, (arrays, _) in found.items()}, pictures)
         files = [f'{section.key}.png', f'{section.key}.pdf']
         for file in files:
-            # without a date in the PDF, equal arrays give equal files
-            figure.savefig(out / file, dpi=110,
-                           metadata={'CreationDate': None} if file.endswith('pdf') else None)
+            figure.savefig(out / file, dpi=110)
             figure.set_layout_engine('none')  # do not lay it out twice
         kept: dict[str, Any] = {
             f'{re.sub(r"[^-A-Za-z0-9]+", "_", label)}.{name}': np.asarray(value, dtype=np.float32)

@@ -4,11 +4,11 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from rich.console import Console
 from torch import nn
 
 from lape_mm.analysis.pe_per_layer import find_encoder
@@ -24,7 +24,6 @@ from .config import load_config, our_backbones
 from .errors import RunError
 from .images import find_images, load_images
 from .loading import check_fits
-from .progress import progress
 
 UNKNOWN = r'pe_norm|pos_embed|bias_table'
 
@@ -56,13 +55,14 @@ def analyze(args: Namespace) -> None:
         chosen = {name: setting(cfg, name) for name in ('joining', 'position', 'arch')}
         label = chosen['joining']
         same = sum(other.partition(' (')[0] == label for other in models)
-        models[f'{label} ({same + 1})' if same else label] = analyse(
-            model, images, partial(progress, what=Path(checkpoint).name), **chosen,
-            config=Path(cfg.filename).name, checkpoint=f'{Path(checkpoint).name} ({found})')
+        with Console(stderr=True).status(f'running {checkpoint}'):
+            models[f'{label} ({same + 1})' if same else label] = analyse(
+                model, images, **chosen, config=Path(cfg.filename).name,
+                checkpoint=f'{Path(checkpoint).name} ({found})')
     try:
-        rows = write_report(models, pictures, Path(args.out),
-                            f'Position embedding in {Path(args.config).stem}',
-                            partial(progress, what='figures'))
+        with Console(stderr=True).status('drawing'):
+            rows = write_report(models, pictures, Path(args.out),
+                                f'Position embedding in {Path(args.config).stem}')
     except OSError as error:
         raise RunError(f'--out {args.out}: {error}') from error
     print(f'{", ".join(models)}: {len(rows)} figures, arrays and rows from {len(paths)} images')
