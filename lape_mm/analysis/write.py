@@ -59,7 +59,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, 
         the rows of the summary.
     """
     out.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for section in SECTIONS:
         found = {label: parts[section.key] for label, (parts, _) in models.items()
                  if section.key in parts}

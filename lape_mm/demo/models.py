@@ -52,7 +52,6 @@ class TorchModel:
     def __init__(self, config: str, checkpoint: str, joining: str | dict | None = None):
         import torch
         from mmengine.dataset import Compose
-        from mmengine.registry import init_default_scope
 
         from lape_mm.runs.config import load_config, walk
         from lape_mm.runs.export import load_trained
@@ -65,7 +64,6 @@ class TorchModel:
         loader = self.cfg.get('test_dataloader') or self.cfg.val_dataloader
         pack = next(node for _, node in walk(loader)
                     if str(node.get('type')).split('.')[-1].startswith('Pack'))
-        init_default_scope(self.cfg.default_scope)
         self.pipeline = Compose([*steps, dict(type=pack['type'])])
 
     def __call__(self, image: Any) -> Prediction:

@@ -6,6 +6,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,7 @@ EXAMPLES = 12
 
 
 def serve(args: Namespace) -> None:
-    """Opens the page and returns when it is stopped (Ctrl-C).
-
-    Args:
-        args: model (a list, see `open_models`), images (a folder or None), port, share, score,
-            joining, trust_checkpoint.
-
-    Raises:
-        RunError: Gradio is not installed, the port is taken, or see `open_models`.
-    """
+    """Opens the page until it is stopped (Ctrl-C); ``args`` are those of tools/demo.py."""
     if missing('gradio'):
         raise RunError(install_hint('gradio'))
     from lape_mm.runs.images import find_images
@@ -129,8 +122,9 @@ def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[
         picture.save(path)
         for name, model in models.items():
             assert isinstance(model, TorchModel)
-            images, pictures = load_images(model.cfg, model.model, [path], own_size(model.model))
-            parts[name] = analyse(model.model, images)
+            on_cpu = deepcopy(model.model).cpu()
+            images, pictures = load_images(model.cfg, on_cpu, [path], own_size(on_cpu))
+            parts[name] = analyse(on_cpu, images)
         return [(Image.open(Path(folder, row['figures'][0])).convert('RGB'),
                  f'{row["title"]}: {row["meaning"]}')
                 for row in write_report(parts, pictures, Path(folder), 'lape_mm')]

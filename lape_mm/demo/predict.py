@@ -26,12 +26,7 @@ VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 def predict(args: Namespace) -> None:
     """Writes a picture or video for each input, and predictions.json.
 
-    Args:
-        args: model (a list, see `open_models`), inputs (a list of files and folders), out (a
-            folder), score, joining, trust_checkpoint.
-
-    Raises:
-        RunError: an input is missing or of no known kind; no image could be read.
+    ``args`` are those of tools/predict.py.
     """
     apply_trust(args)
     paths = [path.resolve() for word in args.inputs for path in find(Path(word))]

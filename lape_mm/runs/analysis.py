@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.registry import init_default_scope
 from rich.console import Console
 from torch import nn
 
@@ -29,13 +28,7 @@ UNKNOWN = r'pe_norm|pos_embed|bias_table'
 
 
 def analyze(args: Namespace) -> None:
-    """Writes the report and prints its path.
-
-    Args:
-        args: config, checkpoint, images (a folder), out (a folder), num_images, img_size (None,
-            side, or height and width), joining, cfg_options, trust_checkpoint, compare (a list,
-            see `read_other`).
-    """
+    """Writes the report and prints its path; ``args`` are those of tools/analyze_position.py."""
     apply_trust(args)
     # find all mistakes in configs before minutes of work
     wanted = [(load_config(args.config, options=args.cfg_options, backbone=args.backbone,
@@ -49,7 +42,6 @@ def analyze(args: Namespace) -> None:
     paths = find_images(args.images, args.num_images)
     models: dict[str, Analysis] = {}
     for (cfg, checkpoint), model, size in zip(wanted, built, sizes):
-        init_default_scope(cfg.default_scope)
         found = load_weights(model, checkpoint)
         images, pictures = load_images(cfg, model, paths, (size[0], size[-1]))
         chosen = {name: setting(cfg, name) for name in ('joining', 'position', 'arch')}

@@ -29,16 +29,7 @@ CALIBRATION = 64  # images for static quantisation
 
 
 def export(args: Namespace) -> None:
-    """Exports the model, compares it with PyTorch, writes the file and describes it.
-
-    Args:
-        args: config, checkpoint, out, img_size (None, side, or height and width), images (None
-            or a folder), int8 (None, 'dynamic', 'static'), joining, cfg_options,
-            trust_checkpoint.
-
-    Raises:
-        RunError: something is missing, or the file's outputs differ from PyTorch's.
-    """
+    """Exports a model, or raises RunError; ``args`` are those of tools/export_onnx.py."""
     apply_trust(args)
     if lacking := missing(*NEEDED):
         raise RunError(install_hint(lacking[0]))
