@@ -154,19 +154,17 @@ def measure_token_norms(entries: list[LayerPE], record: Record) -> Measured:
 
 SECTIONS = (
     Section('similarity', 'Position similarity', "LaPE, similarity maps (its official script)",
-            'Cosine similarity of the PE that each layer receives: between all patches (large '
-            'squares), and between the middle patch and all others (small maps; the last one is of '
-            'the raw table). A bright spot in the middle means that PE tells the layer where a '
-            'patch is. A layer whose picture differs from its neighbours receives PE of its own.',
+            'Cosine similarity of the PE that each layer receives, between all patches, and '
+            'between the middle patch and all others (also of the raw table). A bright spot in the '
+            'middle means that PE tells the layer where a patch is.',
             measure_similarity, figures.draw_similarity),
     Section('bias', 'Relative position bias', "LaPE, similarity maps (its official script)",
             'What each head adds to the logits between the middle patch and all others.',
             measure_bias, lambda models, _: figures.draw_heads(models, 'bias', signed=True)),
     Section('heatmaps', 'Tokens and PE by layer', 'MPVG, figures 2 and 8',
             'Rows are patches, columns are channels. If a column has opposite colours in the '
-            'tokens and in PE, PE counterbalances that channel. The last three panels are the '
-            'tokens before the last LayerNorm, after it, and after it with PE; the class token, '
-            'if any, is their first row.', measure_heatmaps, figures.draw_heatmaps),
+            'tokens and in PE, PE counterbalances that channel. In the last three panels a class '
+            'token is the first row.', measure_heatmaps, figures.draw_heatmaps),
     Section('correlation', 'Counterbalance: correlation of tokens and PE', 'MPVG, figure 4',
             'Correlation of the normalised tokens with the PE added to them, by layer. The paper '
             'finds it negative in layer-wise joinings, and more so in deeper layers. Under default '
@@ -174,9 +172,8 @@ SECTIONS = (
             measure_correlation, figures.draw_correlation),
     Section('last_norm', 'The last LayerNorm', 'MPVG, figure 6',
             'Its scale gamma and shift beta by channel. In the paper beta varies a lot under PVG '
-            '(variance 0.2387), because beta has to reduce large channels. Under MPVG it varies '
-            'little (0.0193), because PE reduces them. With averaged tokens the PE term is one '
-            'vector: beta plus its mean over the patches is the effective beta.',
+            '(variance 0.2387), and little under MPVG (0.0193), where PE reduces large channels '
+            'instead. With averaged tokens, beta plus the mean PE term is the effective beta.',
             measure_last_norm, figures.draw_last_norm),
     Section('token_norms', 'Token norms over images', 'MPVG, figure 7',
             'Norm of each patch before and after the last LayerNorm (with PE), over the image. In '

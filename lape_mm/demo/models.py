@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lape_mm.runs.errors import RunError
-from lape_mm.runtime import Model, Prediction, read_image
+from lape_mm.runtime import Model, Prediction, class_names, read_image
 
 Predict = Callable[[Any], Prediction]
 
@@ -80,16 +80,11 @@ class TorchModel:
         found = found.cpu()
         if 'pred_sem_seg' in found:
             label_map = found.pred_sem_seg.data[0].numpy()
-            return Prediction(self.known(label_map), label_map=label_map)
+            return Prediction(class_names(self.names, label_map), label_map=label_map)
         if 'pred_instances' in found:
-            one = found.pred_instances
-            labels = one.labels.numpy()
-            return Prediction(self.known(labels), labels, one.scores.numpy(),
-                              one.bboxes.numpy(), one.masks.numpy() if 'masks' in one else None)
+            found = found.pred_instances.numpy()
+            return Prediction(class_names(self.names, found.labels), found.labels, found.scores,
+                              found.bboxes, found.get('masks'))
         scores = found.pred_score.numpy()
         labels = np.argsort(-scores, kind='stable')
-        return Prediction(self.known(labels), labels, scores[labels])
-
-    def known(self, labels: np.ndarray) -> tuple[str, ...]:
-        """The names of the classes; numbers where the checkpoint has none."""
-        return tuple(self.names or map(str, range(int(labels.max(initial=0)) + 1)))
+        return Prediction(class_names(self.names, labels), labels, scores[labels])

@@ -46,8 +46,7 @@ def translations() -> dict[Callable, Callable]:
     from onnxscript import opset18 as op
 
     def write(boxes, scores, iou, threshold):
-        import numpy as np
-        most = op.Constant(value_ints=[np.iinfo(np.int32).max])
+        most = op.Constant(value_ints=[2 ** 31 - 1])
         index = op.NonMaxSuppression(boxes, scores, most, op.Constant(value_floats=[iou]),
                                      op.Constant(value_floats=[threshold]))
         nothing = op.Mul(scores, op.Constant(value_float=0.))

@@ -46,9 +46,8 @@ def analyze(args: Namespace) -> None:
         images, pictures = load_images(cfg, model, paths, (size[0], size[-1]))
         chosen = {name: setting(cfg, name) for name in ('joining', 'position', 'arch')}
         label = chosen['joining']
-        same = sum(other.partition(' (')[0] == label for other in models)
         with Console(stderr=True).status(f'running {checkpoint}'):
-            models[f'{label} ({same + 1})' if same else label] = analyse(
+            models[f'{label} ({len(models) + 1})' if label in models else label] = analyse(
                 model, images, **chosen, config=Path(cfg.filename).name,
                 checkpoint=f'{Path(checkpoint).name} ({found})')
     try:

@@ -115,8 +115,7 @@ def test_images(cfg: Config, size: tuple[int, int], most: int) -> list[Tensor]:
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
     try:
         dataset = DATASETS.build(loader['dataset'])
-        return [fit(dataset[index]['inputs'], size)
-                for index in range(min(len(dataset), most))]
+        return [fit(dataset[index]['inputs'], size) for index in range(min(len(dataset), most))]
     except Exception as error:  # a data set is anybody's code
         raise RunError(f"the config's test images cannot be read ({first_line(error)}): give a "
                        'folder of images with --images') from error
