@@ -123,13 +123,8 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     prefix, depth = encoder.num_prefix_tokens, encoder.depth
     class_token = getattr(encoder, 'cls_token', None) is not None
     grids: list[Any] = [None] * depth
-    # layer -> an entry an image
-    tokens: dict[int, list] = defaultdict(list)
-    reached: dict[int, list] = defaultdict(list)
-    maps: dict[int, list] = defaultdict(list)
-    before: list[np.ndarray] = []
-    after: list[np.ndarray] = []
-    features: list[list[np.ndarray]] = []
+    # name, or name and layer -> an array an image
+    seen: dict[Any, list[np.ndarray]] = defaultdict(list)
     layer = window = queries = None  # of the layer that is running
 
     def enter(index: int, module: Any, args, kwargs):
@@ -148,11 +143,11 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
         layer = None
 
     def normed(index: int, module: nn.Module, args, output: Tensor) -> None:
-        tokens[index].append(to_array(output.flatten(1, -2)[0]))
+        seen['tokens', index].append(to_array(output.flatten(1, -2)[0]))
 
     def last_normed(module: nn.Module, args, output: Tensor) -> Tensor:
-        before.append(to_array(args[0][0]))
-        after.append(to_array(output[0]))
+        seen['before'].append(to_array(args[0][0]))
+        seen['after'].append(to_array(output[0]))
         return output[:, :queries]
 
     def attended(weights: Tensor) -> None:
@@ -166,9 +161,13 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
         between = weights[:, :, prefix:, prefix:]
         far = (between * torch.from_numpy(distances(grid, pitch)).to(between)).sum(dim=-1)
         far = far / between.sum(dim=-1).clamp(min=1e-12)
-        reached[layer].append(to_array(far.mean(dim=(0, 2))))
+        seen['distance', layer].append(to_array(far.mean(dim=(0, 2))))
         query = 0 if class_token else prefix + center(grid)
-        maps[layer].append(to_array(weights[:, :, query, prefix:].mean(0).unflatten(-1, grid)))
+        mean = weights[:, :, query, prefix:].mean(dim=0)
+        seen['maps', layer].append(to_array(mean.unflatten(-1, grid)))
+
+    def means(name: str) -> list[np.ndarray]:
+        return [np.mean(seen[name, index], axis=0) for index in range(depth)]
 
     for index, module in enumerate(encoder.layers_in_order()):
         module.register_forward_pre_hook(partial(enter, index), with_kwargs=True)
@@ -176,6 +175,7 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
         module.attention_norm.register_forward_hook(partial(normed, index))
     if encoder.norm is not None:
         encoder.norm.register_forward_hook(last_normed)
+    features = []
     with AttentionProbe(attended):
         for image in images:
             features.append([to_array(level[0].norm(dim=0)) for level in encoder(image[None])
@@ -183,19 +183,17 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     grid = encoder.grid_of(pixels)
     last = None
     if encoder.norm is not None:
-        vector = before[0].ndim == 1  # CeiT's last norm
-        pe = encoder.plan(grid).post_norm
+        before, after = np.stack(seen['before']), np.stack(seen['after'])
+        pe, vector = encoder.plan(grid).post_norm, before.ndim == 2  # a vector in CeiT
+        if vector:
+            before, after = before[:, None], after[:, None]
         if pe is not None:
             pe = encoder.pool(pe) if vector else pe[0]
-        last = LastNorm(np.stack(before), np.stack(after), None if pe is None else to_array(pe),
+        last = LastNorm(before, after, None if pe is None else to_array(pe),
                         to_array(encoder.norm.weight), to_array(encoder.norm.bias),
                         None if vector else grids[-1], 0 if vector else prefix)
-        if vector:
-            last.before, last.after = last.before[:, None], last.after[:, None]
-    distance, attention, mean = ([np.mean(parts[layer], axis=0) for layer in range(depth)]
-                                 for parts in (reached, maps, tokens))
     return Record(
-        tokens=mean, grids=grids, num_prefix_tokens=prefix, class_token=class_token, last=last,
-        attention_distance=distance, attention_maps=attention,
+        tokens=means('tokens'), grids=grids, num_prefix_tokens=prefix, class_token=class_token,
+        last=last, attention_distance=means('distance'), attention_maps=means('maps'),
         table=to_array(encoder.tables(grid)[0][0])[prefix:] if encoder.table_names else None,
         feature_maps=[np.stack(levels) for levels in zip(*features)])

@@ -18,14 +18,10 @@ Measured = tuple[Arrays, Numbers]
 
 
 class Section(NamedTuple):
-    """One figure.
+    """One figure: the name of its files, its title, source, and how to read it.
 
-    Attributes:
-        key: name of its files.
-        title, paper, meaning: name, source and how to read it.
-        measure: turns what the layers receive and what a model did with images into named arrays
-            and numbers; no arrays if the model has nothing to show.
-        draw: turns the arrays of several models into a figure, see `figures`.
+    ``measure`` turns what the layers receive and what a model did with images into named arrays and
+    numbers; no arrays if the model has nothing to show. ``draw`` is one of `figures`.
     """
 
     key: str
