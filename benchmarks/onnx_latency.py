@@ -22,8 +22,7 @@ import torch
 from measure import ROOT
 from mmengine.registry import MODELS, init_default_scope
 
-from lape_mm.export.int8 import INT8, quantise
-from lape_mm.export.onnx import export_onnx
+from lape_mm.export.onnx import INT8, export_onnx, quantise
 from lape_mm.runs.config import load_config
 from lape_mm.runs.export import preparation
 from lape_mm.runtime import Model

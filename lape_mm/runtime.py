@@ -74,11 +74,8 @@ class Model:
         self.names = tuple(self.notes.get('names') or ())
 
     def __call__(self, image: str | PathLike | Image.Image | NDArray) -> Prediction:
-        """What the model finds in an image, see the class."""
-        picture = read_image(image)
-        if self.task == 'classifier':
-            return self.classify(picture)
-        return self.detect(picture) if self.task == 'detector' else self.segment(picture)
+        run = dict(classifier=self.classify, detector=self.detect, segmenter=self.segment)
+        return run[self.task](read_image(image))
 
     def classify(self, picture: Image.Image) -> Prediction:
         """Resizes, crops the middle, and sorts the classes."""
@@ -94,7 +91,7 @@ class Model:
         logits, = self.run(pixels)
         odds = np.exp(logits - logits.max())
         labels = np.argsort(-odds, kind='stable')
-        return Prediction(self.names or numbered(odds), labels, (odds / odds.sum())[labels])
+        return Prediction(class_names(self.names, labels), labels, (odds / odds.sum())[labels])
 
     def detect(self, picture: Image.Image) -> Prediction:
         """Resizes to the file's size or into it, and moves boxes and masks back."""
@@ -105,11 +102,11 @@ class Model:
         scale = np.array([size[1] / width, size[0] / height] * 2, np.float32)
         boxes = np.clip(boxes / scale, 0, np.array([width, height] * 2, np.float32))
         kept = (scores > 0) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)  # none in the padding
-        boxes = boxes[kept]
+        boxes, labels = boxes[kept], labels[kept]
         return Prediction(
-            self.names or numbered(range(labels.max(initial=0) + 1)), labels[kept], scores[kept],
-            boxes, paste(masks[0][kept], boxes, (height, width),
-                         self.notes.get('mask_threshold', .5)) if masks else None)
+            class_names(self.names, labels), labels, scores[kept], boxes,
+            paste(masks[0][kept], boxes, (height, width),
+                  self.notes.get('mask_threshold', .5)) if masks else None)
 
     def segment(self, picture: Image.Image) -> Prediction:
         """Resizes as the config does, and averages the logits of overlapping windows."""
@@ -118,20 +115,19 @@ class Model:
         if self.notes.get('keep_ratio'):  # scale is the shorter and the longer side
             size = fit(full, scale[::1 if full[0] <= full[1] else -1])
         pixels = self.resize(picture, size)
-        logits: Any = 0.
+        logits: Any = None
         count = np.zeros(size, np.float32)
         for rows, columns in windows(size, self.img_size,
                                      self.notes.get('stride') or self.img_size):
             part = pixels[rows, columns]
-            found = self.run(part)[0][:, :part.shape[0], :part.shape[1]]
-            if part.shape[:2] == tuple(size):
-                logits = found
-            else:
-                logits = logits if count.any() else np.zeros((len(found), *size), np.float32)
-                logits[:, rows, columns] += found
+            found, = self.run(part)
+            if logits is None:
+                logits = np.zeros((len(found), *size), np.float32)
+            logits[:, rows, columns] += found[:, :part.shape[0], :part.shape[1]]
             count[rows, columns] += 1
-        return Prediction(self.names or numbered(logits),
-                          label_map=resize_planes(logits / count, full).argmax(axis=0))
+        label_map = np.argmax([stretch(Image.fromarray(plane), full)
+                               for plane in logits / count], axis=0)
+        return Prediction(class_names(self.names, label_map), label_map=label_map)
 
     def resize(self, picture: Image.Image, size: Sequence[int]) -> NDArray:
         """A picture's pixels, (*size, 3), RGB, resized with the config's interpolation."""
@@ -140,11 +136,7 @@ class Model:
         name = self.notes.get('interpolation', 'bilinear')
         if name in PILLOW:
             return np.asarray(picture.resize((size[1], size[0]), PILLOW[name]))
-        # OpenCV's bilinear interpolation, which does not blur before it shrinks
-        return np.asarray(picture.transform(
-            (size[1], size[0]), Image.Transform.AFFINE,
-            (picture.width / size[1], 0, 0, 0, picture.height / size[0], 0),
-            Image.Resampling.BILINEAR))
+        return stretch(picture, size)
 
     def run(self, pixels: NDArray) -> list[NDArray]:
         """The file's outputs for RGB pixels (H, W, 3), padded at the bottom and on the right."""
@@ -179,9 +171,9 @@ def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
         raise ValueError(f'{image}: cannot be read as an image ({error})') from error
 
 
-def numbered(classes: Any) -> tuple[str, ...]:
-    """Names for classes without names."""
-    return tuple(str(label) for label in range(len(classes)))
+def class_names(names: Sequence[str], labels: NDArray) -> tuple[str, ...]:
+    """The names; without any, numbers up to the highest label."""
+    return tuple(names or map(str, range(int(labels.max(initial=0)) + 1)))
 
 
 def fit(size: Sequence[int], into: Sequence[int]) -> tuple[int, int]:
@@ -202,32 +194,17 @@ def windows(size: Sequence[int], window: Sequence[int], stride: Sequence[int]) \
                 slice(left, min(left + window[1], size[1]))
 
 
-def resize_planes(planes: NDArray, size: Sequence[int]) -> NDArray:
-    """(C, h, w) to (C, *size), bilinear, as PyTorch does without align_corners."""
-    for axis, side in enumerate(size, 1):
-        length = planes.shape[axis]
-        if length == side:
-            continue
-        place = ((np.arange(side) + .5) * (length / side) - .5).clip(0, length - 1)
-        low = place.astype(int)
-        shape = [-1 if other == axis else 1 for other in range(3)]
-        part = (place - low).astype(np.float32).reshape(shape)
-        planes = planes.take(low, axis) * (1 - part) + \
-            planes.take(np.minimum(low + 1, length - 1), axis) * part
-    return planes
+def stretch(image: Image.Image, size: Sequence[int]) -> NDArray:
+    """An image resized to (h, w), bilinear as in OpenCV and PyTorch: no blur before it shrinks."""
+    return np.asarray(image.transform(
+        (size[1], size[0]), Image.Transform.AFFINE,
+        (image.width / size[1], 0, 0, 0, image.height / size[0], 0), Image.Resampling.BILINEAR))
 
 
 def paste(masks: NDArray, boxes: NDArray, size: Sequence[int], threshold: float = .5) -> NDArray:
-    """Mask probabilities of boxes as masks of an image, bilinear, as mmdet pastes them.
+    """Mask probabilities of boxes as masks of an image, (N, H, W), as mmdet pastes them.
 
-    Args:
-        masks: (N, h, w), the probability in each cell of a box.
-        boxes: (N, 4), x1 < x2, y1 < y2 in pixels.
-        size: (H, W) of the image.
-        threshold: least probability inside.
-
-    Returns:
-        (N, H, W), bool.
+    ``masks`` are (N, h, w), one probability a cell of its box; ``boxes`` (N, 4), x1 < x2, y1 < y2.
     """
     pasted = np.zeros((len(masks), *size), bool)
     for mask, box, out in zip(masks, boxes, pasted):

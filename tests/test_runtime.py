@@ -13,7 +13,7 @@ pytest.importorskip('onnxruntime')
 from onnx import TensorProto, helper  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from lape_mm.runtime import Model, paste, resize_planes  # noqa: E402
+from lape_mm.runtime import Model, paste, stretch  # noqa: E402
 
 
 def model(task, size, drop=(), **notes):
@@ -90,10 +90,11 @@ def test_pictures(tmp_path):
 
 
 def test_interpolation():
-    planes = torch.rand(3, 7, 9)
+    plane = torch.rand(7, 9)
     for size in ((20, 30), (5, 4), (7, 18)):
-        expected = F.interpolate(planes[None], size, mode='bilinear')[0]
-        np.testing.assert_allclose(resize_planes(planes.numpy(), size), expected, atol=1e-5)
+        expected = F.interpolate(plane[None, None], size, mode='bilinear')[0, 0]
+        np.testing.assert_allclose(stretch(Image.fromarray(plane.numpy()), size), expected,
+                                   atol=1e-5)
     masks, boxes = torch.rand(4, 28, 28), torch.tensor([
         [3.2, 4.7, 30.1, 22.9], [0., 0., 40., 30.], [38.5, 0., 40., 2.], [10., 10., 10.4, 30.]])
     rows, columns = torch.arange(30) + .5, torch.arange(40) + .5

@@ -3,8 +3,8 @@
     pe_per_layer  the PE that each layer receives, read from the model's plan
     record        hooks that record a forward pass over images
     measures      similarity, correlation, distance, in numpy
-    sections      arrays and numbers of each figure
-    figures       the figures
+    sections      arrays and numbers of each figure, and what it means
+    figures       how they are drawn
     write         files of a report, and its page
 """
 from .measures import correlation, similarity

@@ -15,8 +15,8 @@ def similarity(rows: np.ndarray, others: np.ndarray | None = None, eps: float = 
     Returns:
         (N, M), -1..1.
     """
-    ours, theirs = (entries / np.maximum(norms(entries), eps)[:, None]
-                    for entries in (rows, rows if others is None else others))
+    others = rows if others is None else others
+    ours, theirs = (part / np.maximum(norms(part), eps)[:, None] for part in (rows, others))
     return ours @ theirs.T
 
 
@@ -42,14 +42,9 @@ def norms(tokens: np.ndarray) -> np.ndarray:
 
 
 def distances(grid: tuple[int, int], pitch: tuple[float, float]) -> np.ndarray:
-    """Distances between all patches.
+    """Distances between all patches, (h * w, h * w), in pixels.
 
-    Args:
-        grid: (h, w) in tokens.
-        pitch: pixels between neighbouring patches, vertically and horizontally.
-
-    Returns:
-        (h * w, h * w), in pixels.
+    ``pitch`` is that between neighbouring patches, vertically and horizontally.
     """
     y, x = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
     return np.hypot((y[:, None] - y) * pitch[0], (x[:, None] - x) * pitch[1])

@@ -10,10 +10,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from lape_mm.backbones.encoder import Encoder
-from lape_mm.backbones.swin import Swin, stage_grids
-from lape_mm.position import PRESETS, PositionPlan
-
-WAYS = ('pre_attn', 'residual', 'attn_bias')
+from lape_mm.position import PRESETS
 
 
 @dataclass(frozen=True)
@@ -23,8 +20,8 @@ class LayerPE:
     Attributes:
         values: (T, C), T = P prefix tokens + h * w patches; a bias is (heads, T, T), in logits;
             None if the layer receives nothing.
-        way: part of `lape_mm.position.PositionPlan` that carries it, one of `WAYS`. PE of the
-            residual stream is given after the layer's own LayerNorm.
+        way: part of `lape_mm.position.PositionPlan` that carries it: 'pre_attn', 'attn_bias' or
+            'residual'; the latter's PE is given after the layer's own LayerNorm.
         grid: (h, w) in tokens.
         num_prefix_tokens: P.
     """
@@ -63,7 +60,6 @@ def to_array(x: Tensor) -> np.ndarray:
     return x.detach().double().cpu().numpy()
 
 
-@torch.no_grad()
 def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerPE]:
     """The PE of each layer, for an image of (h, w) pixels.
 
@@ -80,49 +76,22 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
 @torch.no_grad()
 def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
     """As `pe_per_layer`, for a grid of (h, w) tokens at the first layer."""
-    plan = encoder.plan(grid)
-    carried = residual_alone(encoder, plan, grid)
-    prefix = encoder.num_prefix_tokens
-    grids = layer_grids(encoder, grid)
+    plan, carry = encoder.plan(grid), encoder.carry(grid)
+    residual = plan.residual
+    if residual[0] is not None and residual[-1] is None:
+        # what enters at layer 0 stays in the stream, as if `share` had added it to each layer
+        residual = PRESETS['share'].plan(encoder.tables(grid), [None] * encoder.depth,
+                                         carry=carry).residual
     entries = []
-    values: Tensor | None
     for layer, module in enumerate(encoder.layers_in_order()):
-        if plan.attn_bias[layer] is not None:
-            values, way = plan.attn_bias[layer], 'attn_bias'
-        elif plan.pre_attn[layer] is not None:
+        if layer in carry:
+            grid = -(-grid[0] // 2), -(-grid[1] // 2)
+        values, way = plan.attn_bias[layer], 'attn_bias'
+        if values is None:
             values, way = plan.pre_attn[layer], 'pre_attn'
-        else:
-            values, way = carried[layer], 'residual'
+        if values is None:
+            values, way = residual[layer], 'residual'
             values = None if values is None else module.attention_norm(values)
-        entries.append(LayerPE(None if values is None else to_array(values[0]), way,
-                                grids[layer], prefix))
+        entries.append(LayerPE(None if values is None else to_array(values[0]), way, grid,
+                               encoder.num_prefix_tokens))
     return entries
-
-
-@torch.no_grad()
-def post_norm(encoder: Encoder, grid: tuple[int, int], pooled: bool = False) -> np.ndarray | None:
-    """PE after the last LayerNorm, (T, C) or None; (1, C) if ``pooled``, as in CeiT."""
-    entry = encoder.plan(grid).post_norm
-    if entry is None:
-        return None
-    return to_array(encoder.pool(entry) if pooled else entry[0])
-
-
-def layer_grids(encoder: Encoder, grid: tuple[int, int]) -> list[tuple[int, int]]:
-    """The token grid (h, w) of each layer."""
-    if not isinstance(encoder, Swin):
-        return [grid] * encoder.depth
-    stages = encoder.stage_layers()
-    return [size for size, stage in zip(stage_grids(grid, len(stages)), stages) for _ in stage]
-
-
-def residual_alone(encoder: Encoder, plan: PositionPlan, grid: tuple[int, int]) \
-        -> Sequence[Tensor | None]:
-    """PE that the residual stream brings to each layer, (1, T, C) or None.
-
-    What enters at layer 0 stays in the stream, as if ``share`` had added it to each layer.
-    """
-    if plan.residual[0] is None or plan.residual[-1] is not None:
-        return plan.residual
-    return PRESETS['share'].plan(encoder.tables(grid), [None] * encoder.depth,
-                                 carry=encoder.carry(grid)).residual

@@ -1,24 +1,22 @@
 """Records with forward hooks what a model does with images, layer by layer."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from lape_mm.backbones.encoder import Encoder
-
-from .attention import AttentionProbe, mean_distance
 from .measures import center, distances
-from .pe_per_layer import find_encoder, post_norm, to_array
-
-Track = Callable[[list], Iterable]
+from .pe_per_layer import find_encoder, to_array
 
 
 @dataclass
@@ -62,7 +60,8 @@ class Record:
         num_prefix_tokens: P; T = P + h * w.
         class_token: whether the first token is a class token.
         last: None if no LayerNorm follows the last layer.
-        attention_distance: (heads,), in pixels.
+        attention_distance: (heads,), in pixels: distance weighted by attention, averaged over the
+            patches; attention to prefix tokens is left out (ViT, appendix D.7).
         attention_maps: (heads, h, w), attention of the class token, or else of the middle patch;
             with windows, of the middle of every window, whose size is (h, w).
         table: (h * w, C), the first PE table, resized to the images, or None.
@@ -81,138 +80,120 @@ class Record:
     feature_maps: list[np.ndarray] = field(default_factory=list)
 
 
-class Watch:
-    """Hooks that record the forward pass of one image.
+class AttentionProbe(TorchFunctionMode):
+    """Reports the weights of every attention, (B * windows, heads, queries, keys).
 
-    A classifier computes only the class token in its last layer. `leaving` runs that layer again
-    for all tokens, and leaves the classifier's own result as it is.
-
-    Args:
-        encoder: the backbone.
-        pixels: (h, w) of the image.
+    Fused kernels never hold the weights: they are computed from the kernel's arguments. timm's
+    window attention is not fused.
     """
 
-    def __init__(self, encoder: Encoder, pixels: Sequence[int]):
-        self.encoder, self.pixels = encoder, pixels
-        self.num_prefix_tokens = encoder.num_prefix_tokens
-        self.class_token = getattr(encoder, 'cls_token', None) is not None
-        self.layer: int | None = None
-        self.window: Any = None
-        # by layer
-        self.grids: dict[int, tuple[int, int]] = {}
-        self.tokens: dict[int, Tensor] = {}
-        self.distance: dict[int, Tensor] = {}
-        self.maps: dict[int, Tensor] = {}
-        self.before: Tensor | None = None
-        self.after: Tensor | None = None
+    def __init__(self, report: Callable[[Tensor], None]):
+        super().__init__()
+        self.report = report
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Context in which a forward pass is recorded."""
-        with ExitStack() as stack:
-            def keep(handle) -> None:
-                stack.callback(handle.remove)
-            for layer, module in enumerate(self.encoder.layers_in_order()):
-                keep(module.register_forward_pre_hook(partial(self.entering, layer)))
-                keep(module.register_forward_hook(self.leaving, with_kwargs=True))
-                keep(module.attention_norm.register_forward_hook(partial(self.normed, layer)))
-            if self.encoder.norm is not None:
-                keep(self.encoder.norm.register_forward_hook(self.last_normed))
-            stack.enter_context(AttentionProbe(self.attended))
-            yield
-
-    def entering(self, layer: int, module: Any, args) -> None:
-        self.layer = layer
-        attention = module.attn if hasattr(module, 'attn') else module.self_attn
-        self.window = attention.window_size  # None for global attention
-        # Swin's tokens are a map; other encoders pass the grid
-        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
-        self.grids[layer] = height, width
-
-    def leaving(self, module: nn.Module, args, kwargs, output: Tensor) -> None:
-        if kwargs.get('num_queries') is not None:
-            self.before = module.forward(*args, **{**kwargs, 'num_queries': None})
-        self.layer = None
-
-    def normed(self, layer: int, module: nn.Module, args, output: Tensor) -> None:
-        self.tokens[layer] = output.flatten(1, -2)[0]
-
-    def last_normed(self, module: nn.LayerNorm, args, output: Tensor) -> None:
-        if self.before is None:
-            self.before, self.after = args[0], output
-        else:
-            self.after = module.forward(self.before)
-
-    def attended(self, weights: Tensor) -> None:
-        # not attention in the stem, CeiT's over layers, or the class token's alone
-        if self.layer is None or weights.shape[2] != weights.shape[3]:
-            return
-        layer, grid, prefix = self.layer, self.grids[self.layer], self.num_prefix_tokens
-        pitch = self.pixels[0] / grid[0], self.pixels[1] / grid[1]
-        if self.window is not None:
-            grid = to_2tuple(self.window)
-        table = torch.from_numpy(distances(grid, pitch))
-        query = 0 if self.class_token else prefix + center(grid)
-        self.distance[layer] = mean_distance(weights, table, prefix)
-        self.maps[layer] = weights[:, :, query, prefix:].mean(dim=0).unflatten(-1, grid)
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            (query, key, _), mask = args, kwargs.get('attn_mask')
+            logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -.5
+            self.report((logits if mask is None else logits + mask).softmax(dim=-1))
+        result = func(*args, **kwargs)
+        if func is F.softmax and result.ndim == 4:
+            self.report(result)
+        return result
 
 
 @torch.no_grad()
-def record(model: nn.Module, images: Iterable[Tensor], track: Track = iter) -> Record:
-    """Runs the backbone of a model on images, one at a time, in evaluation mode.
+def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
+    """Runs a copy of a model's backbone on images, one at a time, in evaluation mode.
 
     Args:
         model: a backbone of this package, or a model around one.
         images: (3, H, W) each, of one size, normalised.
-        track: yields the images and may show progress.
 
     Raises:
         ValueError: no images, images of several sizes, or see `pe_per_layer.find_encoder`.
     """
-    encoder, seen = find_encoder(model), []
+    encoder = deepcopy(find_encoder(model)).eval()
     images = list(images)
     sizes = {tuple(image.shape[-2:]) for image in images}
     if len(sizes) != 1:
         raise ValueError(f'expected images of one size, got {sorted(sizes) or "none"}')
     pixels, = sizes
-    training = {module for module in encoder.modules() if module.training}
-    encoder.eval()
-    try:
-        for image in track(images):
-            watch = Watch(encoder, pixels)
-            with watch.installed():
-                outputs = encoder(image[None])
-            seen.append((watch, [to_array(level[0].norm(dim=0)) for level in outputs
-                                 if isinstance(level, Tensor) and level.ndim == 4]))
-    finally:
-        for module in training:
-            module.training = True
-    watches, maps = zip(*seen)
-    first, grid = watches[0], encoder.grid_of(pixels)
+    prefix, depth = encoder.num_prefix_tokens, encoder.depth
+    class_token = getattr(encoder, 'cls_token', None) is not None
+    grids: list[Any] = [None] * depth
+    # name, or name and layer -> an array an image
+    seen: dict[Any, list[np.ndarray]] = defaultdict(list)
+    layer = window = queries = None  # of the layer that is running
 
-    def mean(name: str) -> list[np.ndarray]:
-        return [np.mean([to_array(getattr(watch, name)[layer]) for watch in watches], axis=0)
-                for layer in range(encoder.depth)]
+    def enter(index: int, module: Any, args, kwargs):
+        nonlocal layer, window, queries
+        layer = index
+        window = (module.attn if hasattr(module, 'attn') else module.self_attn).window_size
+        # Swin's tokens are a map; other encoders pass the grid
+        height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
+        grids[index] = height, width
+        # a classifier's last layer computes only the prefix tokens: here all
+        queries = kwargs.pop('num_queries', None)
+        return args, kwargs
+
+    def leave(*_) -> None:
+        nonlocal layer
+        layer = None
+
+    def normed(index: int, module: nn.Module, args, output: Tensor) -> None:
+        seen['tokens', index].append(to_array(output.flatten(1, -2)[0]))
+
+    def last_normed(module: nn.Module, args, output: Tensor) -> Tensor:
+        seen['before'].append(to_array(args[0][0]))
+        seen['after'].append(to_array(output[0]))
+        return output[:, :queries]
+
+    def attended(weights: Tensor) -> None:
+        # not attention in the stem, CeiT's over layers, or the prefix tokens' alone
+        if layer is None or weights.shape[2] != weights.shape[3]:
+            return
+        grid = grids[layer]
+        pitch = pixels[0] / grid[0], pixels[1] / grid[1]
+        if window is not None:
+            grid = to_2tuple(window)
+        between = weights[:, :, prefix:, prefix:]
+        far = (between * torch.from_numpy(distances(grid, pitch)).to(between)).sum(dim=-1)
+        far = far / between.sum(dim=-1).clamp(min=1e-12)
+        seen['distance', layer].append(to_array(far.mean(dim=(0, 2))))
+        query = 0 if class_token else prefix + center(grid)
+        mean = weights[:, :, query, prefix:].mean(dim=0)
+        seen['maps', layer].append(to_array(mean.unflatten(-1, grid)))
+
+    def means(name: str) -> list[np.ndarray]:
+        return [np.mean(seen[name, index], axis=0) for index in range(depth)]
+
+    for index, module in enumerate(encoder.layers_in_order()):
+        module.register_forward_pre_hook(partial(enter, index), with_kwargs=True)
+        module.register_forward_hook(leave)
+        module.attention_norm.register_forward_hook(partial(normed, index))
+    if encoder.norm is not None:
+        encoder.norm.register_forward_hook(last_normed)
+    features = []
+    with AttentionProbe(attended):
+        for image in images:
+            features.append([to_array(level[0].norm(dim=0)) for level in encoder(image[None])
+                             if isinstance(level, Tensor) and level.ndim == 4])
+    grid = encoder.grid_of(pixels)
+    last = None
+    if encoder.norm is not None:
+        before, after = np.stack(seen['before']), np.stack(seen['after'])
+        pe, vector = encoder.plan(grid).post_norm, before.ndim == 2  # a vector in CeiT
+        if vector:
+            before, after = before[:, None], after[:, None]
+        if pe is not None:
+            pe = encoder.pool(pe) if vector else pe[0]
+        last = LastNorm(before, after, None if pe is None else to_array(pe),
+                        to_array(encoder.norm.weight), to_array(encoder.norm.bias),
+                        None if vector else grids[-1], 0 if vector else prefix)
     return Record(
-        tokens=mean('tokens'), num_prefix_tokens=first.num_prefix_tokens,
-        grids=[first.grids[layer] for layer in range(encoder.depth)],
-        class_token=first.class_token, last=last_norm(encoder, watches, grid),
-        attention_distance=mean('distance'), attention_maps=mean('maps'),
-        table=to_array(encoder.tables(grid)[0][0])[first.num_prefix_tokens:]
-        if encoder.table_names else None,
-        feature_maps=[np.stack(levels) for levels in zip(*maps)])
-
-
-def last_norm(encoder: Encoder, watches: Sequence[Watch], grid: tuple[int, int]) -> LastNorm | None:
-    """What the watches recorded at the last LayerNorm, or None without one."""
-    if encoder.norm is None:
-        return None
-    before, after = (np.stack([to_array(getattr(watch, name)[0]) for watch in watches])
-                     for name in ('before', 'after'))
-    tokens = before.ndim == 3
-    if not tokens:
-        before, after = before[:, None], after[:, None]
-    return LastNorm(before, after, post_norm(encoder, grid, pooled=not tokens),
-                    to_array(encoder.norm.weight), to_array(encoder.norm.bias),
-                    watches[0].grids[encoder.depth - 1] if tokens else None,
-                    encoder.num_prefix_tokens if tokens else 0)
+        tokens=means('tokens'), grids=grids, num_prefix_tokens=prefix, class_token=class_token,
+        last=last, attention_distance=means('distance'), attention_maps=means('maps'),
+        table=to_array(encoder.tables(grid)[0][0])[prefix:] if encoder.table_names else None,
+        feature_maps=[np.stack(levels) for levels in zip(*features)])

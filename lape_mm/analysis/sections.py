@@ -1,12 +1,12 @@
-"""Arrays and numbers of a report, a section for each figure."""
+"""The sections of a report: arrays and numbers of each figure, and how it is drawn."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import figures
 from .measures import center, correlation, cosine, norms, similarity
 from .pe_per_layer import LayerPE
 from .record import Record
@@ -14,24 +14,22 @@ from .record import Record
 MOST_PATCHES = 1024  # no whole matrix above this: 4096 patches take 130 MB a layer
 Arrays = dict[str, np.ndarray]
 Numbers = dict[str, Any]  # a number or None, or a list with one a layer
+Measured = tuple[Arrays, Numbers]
 
 
-@dataclass(frozen=True)
-class Section:
-    """One figure.
+class Section(NamedTuple):
+    """One figure: the name of its files, its title, source, and how to read it.
 
-    Attributes:
-        key: name of its files.
-        title, paper, meaning: name, source and how to read it.
-        measure: turns what the layers receive and what a model did with images into named arrays
-            and numbers; no arrays if the model has nothing to show.
+    ``measure`` turns what the layers receive and what a model did with images into named arrays and
+    numbers; no arrays if the model has nothing to show. ``draw`` is one of `figures`.
     """
 
     key: str
     title: str
     paper: str
     meaning: str
-    measure: Callable[[list[LayerPE], Record], tuple[Arrays, Numbers]]
+    measure: Callable[[list[LayerPE], Record], Measured]
+    draw: Callable[[figures.Models, figures.Pictures], Any]
 
 
 def layerwise(name: str, values: Sequence[np.ndarray | None]) -> Arrays:
@@ -39,10 +37,9 @@ def layerwise(name: str, values: Sequence[np.ndarray | None]) -> Arrays:
     return {f'{name}{layer:02d}': value for layer, value in enumerate(values) if value is not None}
 
 
-def by_layer(arrays: Mapping[str, np.ndarray], name: str) -> dict[int, np.ndarray]:
-    """Layer -> its array, of those named by `layerwise`."""
-    return {int(key[len(name):]): value for key, value in arrays.items()
-            if key.startswith(name) and key[len(name):].isdigit()}
+def with_number(name: str, what: str, number: Callable, values: Sequence[np.ndarray]) -> Measured:
+    """An array and a number of each layer."""
+    return layerwise(name, values), {what: [float(number(value)) for value in values]}
 
 
 def finite(value: float) -> float | None:
@@ -55,56 +52,48 @@ def added(entries: list[LayerPE]) -> list[np.ndarray | None]:
     return [None if entry.way == 'attn_bias' else entry.patches for entry in entries]
 
 
-def measure_similarity(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
+def measure_similarity(entries: list[LayerPE], record: Record) -> Measured:
     """``map{l}`` (h, w), ``matrix{l}`` (N, N), ``raw`` (h, w), of the table; all -1..1."""
     def around(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
         return similarity(patches[[center(grid)]], patches).reshape(grid)
 
+    if record.table is None:
+        return {}, {}
     received = added(entries)
     matrices = [None if patches is None or len(patches) > MOST_PATCHES else similarity(patches)
                 for patches in received]
     maps = layerwise('map', [None if patches is None else around(patches, entry.grid)
                              for entry, patches in zip(entries, received)])
-    if not maps:
-        return {}, {}
-    if record.table is not None:
-        maps['raw'] = around(record.table, record.grids[0])
+    maps['raw'] = around(record.table, record.grids[0])
     return {**layerwise('matrix', matrices), **maps}, {'mean similarity of two patches': [
         None if matrix is None else
         float((matrix.sum() - len(matrix)) / max(len(matrix) * (len(matrix) - 1), 1))
         for matrix in matrices]}
 
 
-def measure_bias(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
+def measure_bias(entries: list[LayerPE], record: Record) -> Measured:
     """``bias{l}`` (heads, h, w), of the patch in the middle to all patches, in logits."""
     return with_number('bias', 'standard deviation', np.std, [
         entry.patches[:, center(entry.grid)].reshape(-1, *entry.grid) for entry in entries
         if entry.way == 'attn_bias' and entry.patches is not None])
 
 
-def with_number(name: str, what: str, number: Callable, values: Sequence[np.ndarray]) \
-        -> tuple[Arrays, Numbers]:
-    """An array and a number of each layer."""
-    return layerwise(name, values), \
-        {what: [float(number(value)) for value in values]} if values else {}
-
-
-def measure_heatmaps(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``tokens{l}`` and ``pe{l}`` (N, C), ``last_{before,after,with_position,pe}`` (T, C)."""
+def measure_heatmaps(entries: list[LayerPE], record: Record) -> Measured:
+    """``tokens{l}``, ``pe{l}`` (N, C), ``last_{before,after}``, also with PE (T, C)."""
     tokens = [tokens[record.num_prefix_tokens:] for tokens in record.tokens]
     received, last = added(entries), record.last
     arrays = {**layerwise('tokens', tokens), **layerwise('pe', received)}
     if last is not None:
-        for name in ('before', 'after', 'with_position'):
-            arrays[f'last_{name}'] = getattr(last, name).mean(axis=0)
+        arrays['last_before'], arrays['last_after'] = last.before.mean(0), last.after.mean(0)
         if last.post_norm is not None:
+            arrays['last_with_position'] = last.with_position.mean(axis=0)
             arrays['last_pe'] = last.post_norm
     return arrays, {name: [None if rows is None else float(norms(rows).mean()) for rows in values]
                     for name, values in (('mean norm of a token', tokens),
                                          ('mean norm of its PE', received))}
 
 
-def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
+def measure_correlation(entries: list[LayerPE], record: Record) -> Measured:
     """``correlation`` (L,), NaN for layers without PE; ``last`` (), with ``post_norm``."""
     values = [float('nan') if patches is None else
               correlation(tokens[record.num_prefix_tokens:], patches)
@@ -120,7 +109,7 @@ def measure_correlation(entries: list[LayerPE], record: Record) -> tuple[Arrays,
     return arrays, numbers
 
 
-def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
+def measure_last_norm(entries: list[LayerPE], record: Record) -> Measured:
     """``gamma``, ``beta``, and pooled ``before``, ``after``, ``with_position``, (C,) each.
 
     The class token is pooled, or else the mean of the patches, and averaged over the images.
@@ -146,7 +135,7 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> tuple[Arrays, N
         'without the PE term': finite(cosine(arrays['before'], arrays['after']))}
 
 
-def measure_token_norms(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
+def measure_token_norms(entries: list[LayerPE], record: Record) -> Measured:
     """``before``, ``after``, ``with_position`` (B, h, w)."""
     if record.last is None or record.last.grid is None:
         return {}, {}
@@ -159,61 +148,49 @@ def measure_token_norms(entries: list[LayerPE], record: Record) -> tuple[Arrays,
                     'after': spread(arrays['with_position'])}
 
 
-def measure_distance(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``distance{l}`` (heads,), in pixels."""
-    return with_number('distance', 'mean over heads, pixels', np.mean, record.attention_distance)
-
-
-def measure_attention(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``attention{l}`` (heads, h, w), shares of one."""
-    return with_number('attention', 'largest share of a patch', np.max, record.attention_maps)
-
-
-def measure_features(entries: list[LayerPE], record: Record) -> tuple[Arrays, Numbers]:
-    """``level{k}`` (B, h, w), L2 norms over the channels."""
-    return with_number('level', 'mean norm by level', np.mean, record.feature_maps)
-
-
 SECTIONS = (
     Section('similarity', 'Position similarity', "LaPE, similarity maps (its official script)",
-            'Cosine similarity of the PE that each layer receives: between all patches (large '
-            'squares), and between the middle patch and all others (small maps; the last one is of '
-            'the raw table). A bright spot in '
-            'the middle means that PE tells the layer where a patch is. A layer whose picture '
-            'differs from its neighbours receives PE of its own.', measure_similarity),
+            'Cosine similarity of the PE that each layer receives, between all patches, and '
+            'between the middle patch and all others (also of the raw table). A bright spot in the '
+            'middle means that PE tells the layer where a patch is.',
+            measure_similarity, figures.draw_similarity),
     Section('bias', 'Relative position bias', "LaPE, similarity maps (its official script)",
             'What each head adds to the logits between the middle patch and all others.',
-            measure_bias),
+            measure_bias, lambda models, _: figures.draw_heads(models, 'bias', signed=True)),
     Section('heatmaps', 'Tokens and PE by layer', 'MPVG, figures 2 and 8',
             'Rows are patches, columns are channels. If a column has opposite colours in the '
-            'tokens and in PE, PE counterbalances that channel. The last three panels are the '
-            'tokens before the last LayerNorm, after it, and after it with PE; the class token, '
-            'if any, is their first row.',
-            measure_heatmaps),
+            'tokens and in PE, PE counterbalances that channel. In the last three panels a class '
+            'token is the first row.', measure_heatmaps, figures.draw_heatmaps),
     Section('correlation', 'Counterbalance: correlation of tokens and PE', 'MPVG, figure 4',
             'Correlation of the normalised tokens with the PE added to them, by layer. The paper '
             'finds it negative in layer-wise joinings, and more so in deeper layers. Under default '
             "and share, PE goes through the LayerNorm of the layer's tokens first.",
-            measure_correlation),
+            measure_correlation, figures.draw_correlation),
     Section('last_norm', 'The last LayerNorm', 'MPVG, figure 6',
             'Its scale gamma and shift beta by channel. In the paper beta varies a lot under PVG '
-            '(variance 0.2387), because beta has to reduce large channels. Under MPVG it varies '
-            'little (0.0193), because PE reduces them. With averaged tokens the PE term is one '
-            'vector: beta plus its mean over the patches is the effective beta.',
-            measure_last_norm),
+            '(variance 0.2387), and little under MPVG (0.0193), where PE reduces large channels '
+            'instead. With averaged tokens, beta plus the mean PE term is the effective beta.',
+            measure_last_norm, figures.draw_last_norm),
     Section('token_norms', 'Token norms over images', 'MPVG, figure 7',
             'Norm of each patch before and after the last LayerNorm (with PE), over the image. In '
             'the paper objects stand out more clearly under MPVG.',
-            measure_token_norms),
+            measure_token_norms, figures.draw_token_norms),
     Section('attention_distance', 'Attention distance', 'ViT, appendix D.7',
             'How far each head looks, one point a head: small is local, large is global.',
-            measure_distance),
+            lambda entries, seen: with_number(
+                'distance', 'mean over heads, pixels', np.mean, seen.attention_distance),
+            figures.draw_distance),
     Section('attention', 'Attention maps', 'not in the papers',
             'Where the class token looks, averaged over the images; without a class token, where '
-            'the middle patch of the image or of each window looks.', measure_attention),
+            'the middle patch of the image or of each window looks.',
+            lambda entries, seen: with_number(
+                'attention', 'largest share of a patch', np.max, seen.attention_maps),
+            lambda models, _: figures.draw_heads(models, 'attention', signed=False)),
     Section('features', 'Feature maps', 'not in the papers',
             'Norm of the maps that the backbone returns, by level, for the first images.',
-            measure_features),
+            lambda entries, seen: with_number(
+                'level', 'mean norm by level', np.mean, seen.feature_maps),
+            figures.draw_features),
 )
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from lape_mm.runs.errors import RunError
-from lape_mm.runtime import Model, Prediction, read_image
+from lape_mm.runtime import Model, Prediction, class_names, read_image
 
 Predict = Callable[[Any], Prediction]
 
 
 def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str, Predict]:
-    """Models by name, in the given order.
+    """Models by path, in the given order.
 
     Args:
         words: ONNX files of tools/export_onnx.py, or a config followed by checkpoints.
@@ -27,28 +27,19 @@ def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str,
         raise RunError(f'{missing[0]}: no such file')
     if all(word.endswith('.onnx') for word in words):
         try:
-            return named(words, [Model(word) for word in words])
+            return {word: Model(word) for word in words}
         except Exception as error:  # onnxruntime has several kinds
             raise RunError(f'{words[0]}: cannot be read as a model: {error}') from error
     config, *checkpoints = words
     if not config.endswith('.py') or not checkpoints:
         raise RunError(f'{" ".join(words)}: expected MODEL.onnx ..., or CONFIG.py CHECKPOINT ...')
-    if len(joinings) not in (0, 1, len(checkpoints)):
-        raise RunError(f'--joining {" ".join(joinings)}: expected one, or one a checkpoint')
     chosen: list[str | None] = [*joinings] or [None]
-    chosen = chosen * len(checkpoints) if len(chosen) == 1 else chosen
-    return named(checkpoints, [TorchModel(config, checkpoint, joining)
-                               for checkpoint, joining in zip(checkpoints, chosen)])
-
-
-def named(paths: Sequence[str], models: Sequence[Predict]) -> dict[str, Predict]:
-    """The models under the shortest ends of their paths that tell them apart."""
-    parts = [Path(path).resolve().with_suffix('').parts for path in paths]
-    for count in range(1, max(map(len, parts)) + 1):
-        names = ['/'.join(one[-count:]) for one in parts]
-        if len(set(names)) == len(names):
-            return dict(zip(names, models))
-    raise RunError(f'{paths[0]} is given twice')
+    if len(chosen) == 1:
+        chosen *= len(checkpoints)
+    if len(chosen) != len(checkpoints):
+        raise RunError(f'--joining {" ".join(joinings)}: expected one, or one a checkpoint')
+    return {checkpoint: TorchModel(config, checkpoint, joining)
+            for checkpoint, joining in zip(checkpoints, chosen)}
 
 
 class TorchModel:
@@ -61,54 +52,39 @@ class TorchModel:
     def __init__(self, config: str, checkpoint: str, joining: str | dict | None = None):
         import torch
         from mmengine.dataset import Compose
-        from mmengine.registry import init_default_scope
 
-        from lape_mm.checkpoints.files import dataset_meta
-        from lape_mm.checkpoints.layouts import unwrap
-        from lape_mm.runs.checks.build import build_model
         from lape_mm.runs.config import load_config, walk
+        from lape_mm.runs.export import load_trained
         from lape_mm.runs.images import test_steps
-        from lape_mm.runs.loading import check_fits
         self.cfg = load_config(config, joining=joining)
-        self.model: Any = build_model(self.cfg)
-        content = check_fits(self.model, checkpoint)
-        self.model.load_state_dict(unwrap(content))
-        self.model.eval().to('cuda' if torch.cuda.is_available() else 'cpu')
-        init_default_scope(self.cfg.default_scope)
+        self.model: Any
+        self.model, self.names = load_trained(self.cfg, checkpoint)
+        self.model.to('cuda' if torch.cuda.is_available() else 'cpu')
         steps, self.bgr = test_steps(self.cfg)
         loader = self.cfg.get('test_dataloader') or self.cfg.val_dataloader
         pack = next(node for _, node in walk(loader)
                     if str(node.get('type')).split('.')[-1].startswith('Pack'))
         self.pipeline = Compose([*steps, dict(type=pack['type'])])
-        names = dataset_meta(content).get('classes') or \
-            (loader['dataset'].get('metainfo') or {}).get('classes') or ()
-        self.names = tuple(map(str, names))
 
     def __call__(self, image: Any) -> Prediction:
         """The prediction for a path, a Pillow image or an RGB array, as `lape_mm.runtime.Model`."""
         import torch
         pixels = np.asarray(read_image(image))
-        shape = pixels.shape[:2]
+        height, width = pixels.shape[:2]
         sample = self.pipeline(dict(
             img=np.ascontiguousarray(pixels[..., ::-1]) if self.bgr else pixels, img_path='',
-            img_id=0, img_shape=shape, ori_shape=shape, seg_fields=[], height=shape[0],
-            width=shape[1]))
+            img_id=0, img_shape=(height, width), ori_shape=(height, width), seg_fields=[],
+            height=height, width=width))
         with torch.no_grad():
             found, = self.model.test_step({key: [value] for key, value in sample.items()})
         found = found.cpu()
         if 'pred_sem_seg' in found:
             label_map = found.pred_sem_seg.data[0].numpy()
-            return Prediction(self.known(label_map), label_map=label_map)
+            return Prediction(class_names(self.names, label_map), label_map=label_map)
         if 'pred_instances' in found:
-            one = found.pred_instances
-            labels = one.labels.numpy()
-            return Prediction(self.known(labels), labels, one.scores.numpy(),
-                              one.bboxes.numpy(), one.masks.numpy() if 'masks' in one else None)
+            found = found.pred_instances.numpy()
+            return Prediction(class_names(self.names, found.labels), found.labels, found.scores,
+                              found.bboxes, found.get('masks'))
         scores = found.pred_score.numpy()
         labels = np.argsort(-scores, kind='stable')
-        return Prediction(self.known(labels), labels, scores[labels])
-
-    def known(self, labels: np.ndarray) -> tuple[str, ...]:
-        """The names of the classes; numbers for those without."""
-        count = max(int(labels.max(initial=0)) + 1, len(self.names))
-        return (*self.names, *map(str, range(len(self.names), count)))
+        return Prediction(class_names(self.names, labels), labels, scores[labels])

@@ -5,6 +5,8 @@ import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,7 @@ EXAMPLES = 12
 
 
 def serve(args: Namespace) -> None:
-    """Opens the page and returns when it is stopped (Ctrl-C).
-
-    Args:
-        args: model (a list, see `open_models`), images (a folder or None), port, share, score,
-            joining, trust_checkpoint.
-
-    Raises:
-        RunError: Gradio is not installed, the port is taken, or see `open_models`.
-    """
+    """Opens the page until it is stopped (Ctrl-C); ``args`` are those of tools/demo.py."""
     if missing('gradio'):
         raise RunError(install_hint('gradio'))
     from lape_mm.runs.images import find_images
@@ -66,16 +60,15 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from None
 
-    def run(picture: Image.Image | None, least: float):
-        if picture is None:
-            return [None, *[None] * len(models)]
-        found = [model(picture) for model in models.values()]
-        return [(picture, found), *(draw(picture, one, least) for one in found)]
+    def show(last: tuple[Image.Image, list[Prediction]] | None, least: float) -> dict:
+        drawn = {} if last is None else {place: draw(last[0], found, least)
+                                         for place, found in zip(shown, last[1])}
+        return {seen: last, **drawn}
 
-    def again(seen: tuple[Image.Image, list[Prediction]] | None, least: float):
-        drawn = [None] * len(models) if seen is None else [
-            draw(seen[0], found, least) for found in seen[1]]
-        return drawn if len(drawn) > 1 else drawn[0]  # as Gradio wants them
+    def run(picture: Image.Image | None, least: float) -> dict:
+        if picture is None:
+            return show(None, least)
+        return show((picture, [model(picture) for model in models.values()]), least)
 
     with gr.Blocks(title='lape_mm', analytics_enabled=False) as page:
         gr.Markdown(f'# {", ".join(models)}')
@@ -93,35 +86,32 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
                 shown = [gr.Image(label=name, interactive=False, elem_id=f'out{index}',
                                   buttons=['download', 'fullscreen'],
                                   format='jpeg') for index, name in enumerate(models)]
-        button.click(run, [image, least], [seen, *shown], api_visibility='private')
-        image.upload(run, [image, least], [seen, *shown], api_visibility='private')
-        least.release(again, [seen, least], shown, api_visibility='private')
+        for event in (button.click, image.upload):
+            event(run, [image, least], [seen, *shown], api_visibility='private')
+        least.release(show, [seen, least], [seen, *shown], api_visibility='private')
         if all(isinstance(model, TorchModel) for model in models.values()):
             with gr.Tab('Position embedding'):
                 figures = gr.Gallery(label='What position embedding does in this image',
                                      elem_id='position', columns=1, interactive=False)
                 gr.Button('Draw', elem_id='draw').click(
-                    lambda picture: [] if picture is None else position(models, picture),
+                    lambda picture: picture and position(models, picture),
                     image, figures, api_visibility='private')
     return page.queue(api_open=False)
 
 
 def checked(path: str) -> Image.Image:
     """Reads an upload; ValueError with a message for its user."""
-    try:
+    with suppress(Exception):  # a decoder may raise anything
         with Image.open(path) as file:
             width, height = file.size
         if width * height <= MOST_PIXELS:
             return read_image(path)
-    except Exception:  # a decoder may raise anything
-        raise ValueError(f'{Path(path).name} cannot be read as an image.') from None
-    raise ValueError(f'The image has {width} x {height} pixels; at most {MOST_PIXELS / 1e6:.0f} '
-                     'million are read.')
+    raise ValueError(f'{Path(path).name} cannot be read as an image of at most '
+                     f'{MOST_PIXELS / 1e6:.0f} megapixels.')
 
 
 def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[Any, str]]:
     """The figures of tools/analyze_position.py for one image, with their titles."""
-    from lape_mm.analysis.pe_per_layer import find_encoder
     from lape_mm.analysis.write import analyse, write_report
     from lape_mm.runs.analysis import own_size
     from lape_mm.runs.images import load_images
@@ -132,9 +122,9 @@ def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[
         picture.save(path)
         for name, model in models.items():
             assert isinstance(model, TorchModel)
-            images, pictures = load_images(model.cfg, model.model, [path],
-                                           own_size(find_encoder(model.model)))
-            parts[name] = analyse(model.model, images)
+            on_cpu = deepcopy(model.model).cpu()
+            images, pictures = load_images(model.cfg, on_cpu, [path], own_size(on_cpu))
+            parts[name] = analyse(on_cpu, images)
         return [(Image.open(Path(folder, row['figures'][0])).convert('RGB'),
                  f'{row["title"]}: {row["meaning"]}')
                 for row in write_report(parts, pictures, Path(folder), 'lape_mm')]

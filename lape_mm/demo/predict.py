@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,27 +26,22 @@ VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 def predict(args: Namespace) -> None:
     """Writes a picture or video for each input, and predictions.json.
 
-    Args:
-        args: model (a list, see `open_models`), inputs (a list of files and folders), out (a
-            folder), score, joining, trust_checkpoint.
-
-    Raises:
-        RunError: an input is missing or of no known kind; no image could be read.
+    ``args`` are those of tools/predict.py.
     """
     apply_trust(args)
-    paths = [path for word in args.inputs for path in find(Path(word))]
+    paths = [path.resolve() for word in args.inputs for path in find(Path(word))]
     (_, model), = open_models(args.model, args.joining or []).items()
-    root = os.path.commonpath([path.resolve().parent for path in paths])
-    names = [path.resolve().relative_to(root) for path in paths]
-    stems = Counter(name.with_suffix('') for name in names)  # a.jpg and a.png share one
-    out, entries, failed = Path(args.out), [], 0
-    for path, name in progress(list(zip(paths, names)), 'predicting'):
-        stem = name.with_suffix('')
-        target = out / (stem if stems[stem] == 1 else name)
-        target.parent.mkdir(parents=True, exist_ok=True)
+    root = os.path.commonpath([path.parent for path in paths])
+    out, failed = Path(args.out).resolve(), 0
+    entries: list[dict] = []
+    if str(out) == root:
+        raise RunError(f'--out {args.out}: the pictures would replace the inputs')
+    for path in progress(paths, 'predicting'):
+        name = path.relative_to(root)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         run = film if path.suffix.lower() in VIDEOS else still
         try:
-            entries += run(model, path, name, target, args.score)
+            entries += run(model, path, name, out / name, args.score)
         except ValueError as error:
             failed += 1
             print(f'left out: {error}')
@@ -61,47 +55,40 @@ def predict(args: Namespace) -> None:
 def find(path: Path) -> list[Path]:
     """A file, or the images and videos below a folder; RunError if there are none."""
     kinds = (*IMAGES, *VIDEOS)
-    found = [path] if path.is_file() else sorted(
-        one for one in path.rglob('*') if one.suffix.lower() in kinds)
-    if not found or found == [path] and path.suffix.lower() not in kinds:
+    found = [one for one in sorted([path] if path.is_file() else path.rglob('*'))
+             if one.suffix.lower() in kinds]
+    if not found:
         raise RunError(f'{path}: expected an image, a video, or a folder with some '
                        f'({", ".join(kinds)})')
     return found
 
 
-def still(model: Predict, path: Path, name: Path, target: Path, score: float) -> list[dict]:
-    """Predicts an image, writes TARGET.jpg, and returns its entries."""
+def still(model: Predict, path: Path, name: Path, target: Path, score: float) -> Iterator[dict]:
+    """Predicts an image, draws it into the target, and yields its entries."""
     picture = read_image(path)
     found = model(picture)
-    drawn = Path(f'{target}.jpg')
-    if drawn.resolve() == path.resolve():
-        raise RunError(f'--out {target.parent}: the picture would replace {path}')
-    draw(picture, found, score).save(drawn, quality=92)
+    draw(picture, found, score).save(target)
     if found.label_map is not None:
-        Image.fromarray(found.label_map.astype(np.uint8 if found.label_map.max() < 256 else
-                                               np.uint16)).save(f'{target}_labels.png')
-    return list(results(found, name, score))
+        kind = np.uint8 if found.label_map.max() < 256 else np.uint16
+        Image.fromarray(found.label_map.astype(kind)).save(f'{target}_labels.png')
+    yield from results(found, name, score)
 
 
-def film(model: Predict, path: Path, name: Path, target: Path, score: float) -> list[dict]:
-    """Predicts a video frame by frame, writes TARGET.mp4, and returns its entries."""
+def film(model: Predict, path: Path, name: Path, target: Path, score: float) -> Iterator[dict]:
+    """Predicts a video frame by frame, draws it into the target's .mp4, and yields its entries."""
     import cv2
-    reader = cv2.VideoCapture(str(path))
-    size = (int(reader.get(cv2.CAP_PROP_FRAME_WIDTH)),
-            int(reader.get(cv2.CAP_PROP_FRAME_HEIGHT)))
-    if not reader.isOpened() or 0 in size:
+    from mmcv import VideoReader
+    reader = VideoReader(str(path))
+    if not reader.opened or 0 in reader.resolution:
         raise ValueError(f'{path}: cannot be read as a video')
-    writer = cv2.VideoWriter(f'{target}.mp4', cv2.VideoWriter.fourcc(*'mp4v'),
-                             reader.get(cv2.CAP_PROP_FPS) or 25, size)
-    entries: list[dict] = []
-    while (frame := reader.read()[1]) is not None:
+    writer = cv2.VideoWriter(str(target.with_suffix('.mp4')), cv2.VideoWriter.fourcc(*'mp4v'),
+                             reader.fps or 25, reader.resolution)
+    for number, frame in enumerate(reader):
         picture = Image.fromarray(np.ascontiguousarray(frame[..., ::-1]))
         found = model(picture)
-        writer.write(np.asarray(draw(picture, found, score).resize(size))[..., ::-1])
-        number = int(reader.get(cv2.CAP_PROP_POS_FRAMES)) - 1
-        entries += ({**one, 'frame': number} for one in results(found, name, score))
+        writer.write(np.asarray(draw(picture, found, score).resize(reader.resolution))[..., ::-1])
+        yield from ({**one, 'frame': number} for one in results(found, name, score))
     writer.release()
-    return entries
 
 
 def results(found: Prediction, name: Path, score: float) -> Iterator[dict]:
@@ -110,8 +97,8 @@ def results(found: Prediction, name: Path, score: float) -> Iterator[dict]:
     ``image_id`` is the file's name below the folder of all inputs, or the number that it is. A
     segmenter's entry has the share of each class; its label map is in NAME_labels.png.
     """
-    image = int(str(name.with_suffix(''))) if str(name.with_suffix('')).isdigit() else \
-        name.as_posix()
+    stem = str(name.with_suffix(''))
+    image = int(stem) if stem.isdigit() else name.as_posix()
     if found.label_map is not None:
         labels, counts = np.unique(found.label_map, return_counts=True)
         yield dict(image_id=image, shares={found.names[label]: round(count / counts.sum(), 4)
@@ -128,12 +115,7 @@ def results(found: Prediction, name: Path, score: float) -> Iterator[dict]:
             left, top, right, bottom = found.boxes[index].tolist()
             entry['bbox'] = [round(side, 2) for side in (left, top, right - left, bottom - top)]
             if found.masks is not None:
-                entry['segmentation'] = run_lengths(found.masks[index])
+                from pycocotools.mask import encode
+                coded = encode(np.asfortranarray(found.masks[index], np.uint8))
+                entry['segmentation'] = dict(coded, counts=coded['counts'].decode())
             yield entry
-
-
-def run_lengths(mask: np.ndarray) -> dict:
-    """A mask, (H, W), as COCO's uncompressed run lengths: down the columns, zeros first."""
-    flat = np.concatenate([[False], mask.flatten('F'), [not mask[-1, -1]]])
-    edges = np.flatnonzero(flat[1:] != flat[:-1])
-    return dict(size=list(mask.shape), counts=np.diff(np.concatenate([[0], edges])).tolist())

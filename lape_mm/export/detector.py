@@ -12,26 +12,20 @@ from torch import Tensor, nn
 
 # mmdet limits a box's growth: |log(16 / 1000)|
 MAX_GROWTH = abs(math.log(16 / 1000))
-# part of the model -> the only class of mmdet whose arithmetic stands below
+# part of the model -> the only class of mmdet whose arithmetic stands below; masks may be missing
 PARTS = {
     'rpn_head': 'RPNHead', 'rpn_head.bbox_coder': 'DeltaXYWHBBoxCoder',
     'roi_head': 'StandardRoIHead', 'roi_head.bbox_roi_extractor': 'SingleRoIExtractor',
-    'roi_head.bbox_head.bbox_coder': 'DeltaXYWHBBoxCoder'}
-MASK_PARTS = {'roi_head.mask_roi_extractor': 'SingleRoIExtractor',
-              'roi_head.mask_head': 'FCNMaskHead'}
+    'roi_head.bbox_head.bbox_coder': 'DeltaXYWHBBoxCoder',
+    'roi_head.mask_roi_extractor': 'SingleRoIExtractor', 'roi_head.mask_head': 'FCNMaskHead'}
 
 
 @torch.library.custom_op('lape_mm::suppress', mutates_args=())
 def suppress(boxes: Tensor, scores: Tensor, iou: float, threshold: float) -> Tensor:
     """Non-maximum suppression for each class: the scores of the boxes that stay, 0 elsewhere.
 
-    One operator, because an exporter sees no number of boxes that depends on the data in it.
-
-    Args:
-        boxes: (G, N, 4), x1, y1, x2, y2.
-        scores: (G, classes, N).
-        iou: boxes of a class that overlap more are suppressed.
-        threshold: scores up to here are dropped.
+    One operator, because an exporter sees no number of boxes that depends on the data in it. Boxes
+    are (G, N, 4), scores (G, classes, N); those up to ``threshold`` are dropped.
     """
     kept = torch.zeros_like(scores)
     for group, row in enumerate(scores):
@@ -52,8 +46,7 @@ def translations() -> dict[Callable, Callable]:
     from onnxscript import opset18 as op
 
     def write(boxes, scores, iou, threshold):
-        import numpy as np
-        most = op.Constant(value_ints=[np.iinfo(np.int32).max])
+        most = op.Constant(value_ints=[2 ** 31 - 1])
         index = op.NonMaxSuppression(boxes, scores, most, op.Constant(value_floats=[iou]),
                                      op.Constant(value_floats=[threshold]))
         nothing = op.Mul(scores, op.Constant(value_float=0.))
@@ -83,22 +76,15 @@ class Detector(nn.Module):
         self.rpn: Any = model.rpn_head
         self.roi: Any = model.roi_head
         self.img_size = tuple(img_size)
-        self.with_mask = self.roi.with_mask
-        device = next(model.parameters()).device
+        self.outputs = ['boxes', 'scores', 'labels', *(['masks'] if self.roi.with_mask else [])]
         with torch.no_grad():
-            maps = model.extract_feat(torch.zeros(1, 3, *self.img_size, device=device))
+            maps = model.extract_feat(torch.zeros(1, 3, *self.img_size))
         anchors = self.rpn.prior_generator.grid_priors(
-            [level.shape[-2:] for level in maps], device=device)
+            [level.shape[-2:] for level in maps], device='cpu')
         for level, boxes in enumerate(anchors):
             self.register_buffer(f'anchors{level}', boxes)
 
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return ['boxes', 'scores', 'labels', *(['masks'] if self.with_mask else [])]
-
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Maps of the neck to detections, see the class."""
         rois, found = self.propose(maps)
         count = found.shape[1]
         cfg, head = self.roi.test_cfg, self.roi.bbox_head
@@ -107,8 +93,7 @@ class Detector(nn.Module):
         scores = torch.where(found[..., None] > 0, scores, 0.).transpose(1, 2)
         boxes = self.decode(head.bbox_coder, rois[:, None, 1:], deltas.unflatten(1, (-1, 4)))
         boxes = boxes.unflatten(0, (-1, count)).transpose(1, 2)  # (B, classes or 1, N, 4)
-        groups = boxes.shape[1]
-        classes = scores.shape[1]
+        groups, classes = boxes.shape[1], scores.shape[1]
         kept = suppress(
             boxes.flatten(0, 1), scores.reshape(-1, classes // groups, count),
             cfg.nms.iou_threshold, cfg.score_thr).reshape(-1, classes * count)
@@ -116,8 +101,8 @@ class Detector(nn.Module):
         labels = index // count
         place = index if groups > 1 else index % count
         boxes = torch.where(scores[..., None] > 0, take(boxes.flatten(1, 2), place), 0.)
-        outputs = boxes, scores, torch.where(scores > 0, labels, -1)
-        return (*outputs, self.masks(maps, boxes, scores, labels)) if self.with_mask else outputs
+        masks = [self.masks(maps, boxes, scores, labels)] if self.roi.with_mask else []
+        return boxes, scores, torch.where(scores > 0, labels, -1), *masks
 
     def reference(self, maps: Sequence[Tensor]) -> list:
         """What mmdet's own heads detect: bboxes, scores, labels and masks of each image."""
@@ -147,7 +132,7 @@ class Detector(nn.Module):
             scores = torch.where(large, scores, -1.)
         # levels as classes, because boxes of two levels do not suppress each other
         levels = torch.cat([torch.full((size,), level) for level, size in enumerate(sizes)])
-        own = (levels == torch.arange(len(sizes))[:, None]).to(scores.device)
+        own = levels == torch.arange(len(sizes))[:, None]
         kept = suppress(boxes, torch.where(own, scores[:, None], -1.), cfg.nms.iou_threshold, 0.)
         scores, index = kept.amax(1).topk(min(cfg.max_per_img, sum(sizes)))
         return to_rois(take(boxes, index)), scores
@@ -196,34 +181,26 @@ class Detector(nn.Module):
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows of (B, N, 4) by (B, K): (B, K, 4)."""
+    """Rows of (B, N, 4) by an index (B, K)."""
     return rows.gather(1, index[..., None].expand(-1, -1, 4))
 
 
 def to_rois(boxes: Tensor) -> Tensor:
     """(B, N, 4) to (B * N, 5), with the image's index in front."""
-    image = torch.arange(boxes.shape[0], device=boxes.device)[:, None, None]
+    image = torch.arange(boxes.shape[0])[:, None, None]
     return torch.cat([image.expand(-1, boxes.shape[1], 1).to(boxes), boxes], -1).flatten(0, 1)
 
 
 def check_parts(model: Any) -> None:
-    """Raises ValueError unless `Detector` computes what this model of mmdet computes."""
-    name = type(model).__name__
-    parts = {**PARTS, **(MASK_PARTS if getattr(getattr(model, 'roi_head', None), 'with_mask', False)
-                         else {})}
-    for path, expected in parts.items():
+    """Raises ValueError for a model of mmdet whose parts `Detector` does not compute."""
+    for path, expected in PARTS.items():
         part = model
         for word in path.split('.'):
             part = getattr(part, word, None)
-        if type(part).__name__ != expected:
-            raise ValueError(f'{name}: its {path} is {"missing" if part is None else "a "}'
-                             f'{"" if part is None else type(part).__name__}; ONNX export of '
-                             f'detectors needs a {expected}, as in Mask R-CNN and Faster R-CNN')
-    head, roi = model.roi_head.bbox_head, model.roi_head
-    for wrong, what in [
-            (roi.with_shared_head, 'a shared head'), (head.custom_cls_channels, 'a loss with '
-             'classes of its own'), (not model.rpn_head.use_sigmoid_cls, 'an RPN with softmax'),
-            *((cfg.nms.get('type', 'nms') != 'nms' or cfg.nms.get('class_agnostic', False),
-               f'nms={dict(cfg.nms)}') for cfg in (model.rpn_head.test_cfg, roi.test_cfg))]:
-        if wrong:
-            raise ValueError(f'{name}: {what} cannot be exported to ONNX')
+        if type(part).__name__ != expected and not (part is None and 'mask' in path):
+            raise ValueError(f'{type(model).__name__}: its {path} is a {type(part).__name__}; ONNX '
+                             f'export of detectors needs a {expected}, as in Mask R-CNN and Faster '
+                             'R-CNN')
+    for nms in (model.rpn_head.test_cfg.nms, model.roi_head.test_cfg.nms):
+        if nms.get('type', 'nms') != 'nms' or nms.get('class_agnostic'):
+            raise ValueError(f'{type(model).__name__}: nms={dict(nms)} cannot be exported to ONNX')

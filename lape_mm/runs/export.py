@@ -10,12 +10,11 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from lape_mm.checkpoints.files import dataset_meta
 from lape_mm.checkpoints.layouts import unwrap
-from lape_mm.checkpoints.loader import install_safe_loader
-from lape_mm.export.onnx import BATCHES, NEEDED, OPSET, ExportError, export_onnx
+from lape_mm.export.onnx import BATCHES, NEEDED, OPSET, export_onnx
 from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import first_line
 
@@ -30,64 +29,55 @@ CALIBRATION = 64  # images for static quantisation
 
 
 def export(args: Namespace) -> None:
-    """Exports the model, compares it with PyTorch, writes the file and describes it.
-
-    Args:
-        args: config, checkpoint, out, img_size (None, side, or height and width), images (None
-            or a folder), int8 (None, 'dynamic', 'static'), joining, cfg_options,
-            trust_checkpoint.
-
-    Raises:
-        RunError: something is missing, or the file's outputs differ from PyTorch's.
-    """
+    """Exports a model, or raises RunError; ``args`` are those of tools/export_onnx.py."""
     apply_trust(args)
     if lacking := missing(*NEEDED):
-        raise RunError([install_hint(module) for module in lacking])
+        raise RunError(install_hint(lacking[0]))
     # cheap checks before minutes of work
     if Path(args.out).is_dir() or not args.out.endswith('.onnx'):
         raise RunError(f'{args.out}: expected a file name that ends with .onnx')
     cfg = load_config(args.config, options=args.cfg_options, joining=args.joining,
-                      backbone=getattr(args, 'backbone', None))
+                      backbone=args.backbone)
     turned = turns_channels(cfg)
-    size, notes = preparation(cfg)
-    if args.img_size:
-        size = args.img_size[0], args.img_size[-1]
-    elif size is None:
+    own_size, notes = preparation(cfg)
+    given = args.img_size or own_size
+    if given is None:
         raise RunError("the config's test pipeline has no size: give --img-size")
-    height, width = size
+    size = height, width = given[0], given[-1]
     most = CALIBRATION if args.int8 == 'static' else max(BATCHES)
     # the exported model takes BGR, as OpenCV reads it
     images = [fit(torch.from_numpy(read_image(path)).permute(2, 0, 1), size)
               for path in find_images(args.images, most)] if args.images else \
         [image.flip(0) if turned else image for image in test_images(cfg, size, most)]
     joining = next((backbone.get('joining', 'default') for _, backbone in our_backbones(cfg)), None)
-    install_safe_loader()
-    model = build_model(cfg).eval()
-    content = check_fits(model, args.checkpoint)
-    model.load_state_dict(unwrap(content))
-    notes['names'] = [str(name) for name in dataset_meta(content).get('classes') or ()]
+    model, notes['names'] = load_trained(cfg, args.checkpoint)
     try:
         with Console(stderr=True).status('exporting, and comparing with PyTorch'):
             difference = export_onnx(
                 model, images, args.out, turned=turned, int8=args.int8,
                 notes=dict(notes, config=Path(args.config).name, joining=joining))
-    except ExportError as error:
+    except (ValueError, OSError) as error:
         raise RunError(str(error)) from error
-    scale = 'in a score' if hasattr(model, 'roi_head') else "of the output's scale"
     print(f'{args.out}: opset {OPSET}, images of {height} x {width} pixels in batches of any '
           f'size, {os.path.getsize(args.out) / 1e6:.1f} MB; onnxruntime and PyTorch differ by '
-          f'{difference:.1e} {scale} on batches of {" and ".join(map(str, BATCHES))}'
+          f'{difference:.1e} on batches of {" and ".join(map(str, BATCHES))}'
           + (f', before {args.int8} INT8 quantisation' if args.int8 else ''))
 
 
-def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
-    """How the test pipeline prepares an image, for `lape_mm.runtime`.
+def load_trained(cfg: Config, checkpoint: str) -> tuple[nn.Module, list[str]]:
+    """A config's model with the weights of a checkpoint, and the names of its classes."""
+    model = build_model(cfg).eval()
+    content = check_fits(model, checkpoint)
+    model.load_state_dict(unwrap(content))
+    return model, [str(name) for name in dataset_meta(content).get('classes') or ()]
 
-    Returns:
-        (h, w) of the model's input or sliding window, None if the config has no size; and the
-        metadata: ``channels``, ``keep_ratio``, ``interpolation``; for classifiers ``crop_pct``
-        (cropped side / resized side), for segmenters ``scale`` (h, w) and ``stride``, for
-        detectors ``mask_threshold``.
+
+def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
+    """The size (h, w) of the model's input or sliding window, if the config has one, and metadata.
+
+    That is how the test pipeline prepares an image, for `lape_mm.runtime`: ``channels``,
+    ``keep_ratio``, ``interpolation``; for classifiers ``crop_pct`` (cropped side / resized side),
+    for segmenters ``scale`` (h, w) and ``stride``, for detectors ``mask_threshold``.
     """
     steps, bgr = test_steps(cfg)
     resize, crop = (next((step for step in steps if word in str(step['type'])), {})
@@ -119,18 +109,13 @@ def pair(size: Any) -> tuple[int, int] | None:
 
 
 def test_images(cfg: Config, size: tuple[int, int], most: int) -> list[Tensor]:
-    """The first images of the config's test data, (3, *size) each.
-
-    Raises:
-        RunError: the data cannot be read.
-    """
+    """The first images of the config's test data, (3, *size) each; RunError if that fails."""
     from .session import draw_scenes
     draw_scenes(cfg)
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
     try:
         dataset = DATASETS.build(loader['dataset'])
-        return [fit(dataset[index]['inputs'], size)
-                for index in range(min(len(dataset), most))]
+        return [fit(dataset[index]['inputs'], size) for index in range(min(len(dataset), most))]
     except Exception as error:  # a data set is anybody's code
         raise RunError(f"the config's test images cannot be read ({first_line(error)}): give a "
                        'folder of images with --images') from error

@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import TRANSFORMS, init_default_scope
 from torch import Tensor, nn
 
-from lape_mm.export.graph import normalisation
+from lape_mm.export.onnx import normalisation
 from lape_mm.wording import first_line
 
 from .config import walk

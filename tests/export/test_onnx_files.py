@@ -41,7 +41,8 @@ def test_the_runtime_predicts_what_the_toolbox_does(name, size, tmp_path, monkey
     torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=dict(classes=list(
         'abcdef')))), checkpoint)
     export(Namespace(config=cfg.filename, checkpoint=str(checkpoint), out=str(out),
-                     img_size=None, images=None, joining=None, int8=None, cfg_options=options))
+                     img_size=None, images=None, joining=None, backbone=None, int8=None,
+                     cfg_options=options))
     scene = next(path for path in sorted((tmp_path / 'scenes').rglob('*.*'))
                  if path.suffix in ('.jpg', '.JPEG', '.png') and 'annotations' not in path.parts
                  and 'val' in str(path.relative_to(tmp_path)))
