@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -44,10 +43,10 @@ def check_tested(runner: Runner, checkpoint: str) -> None:
 
 
 def check_classes(content: Mapping, tested: Sequence[str]) -> None:
-    """Rejects a checkpoint that was trained with other labels for the same class names.
+    """Rejects a checkpoint of other labels for the same names: right would count as wrong.
 
-    Its weights fit, but right predictions would count as wrong. A name that only one side has
-    counts as another spelling. One name may have several labels, as ImageNet's cranes do.
+    A name that only one side has counts as another spelling. One name may have several labels, as
+    ImageNet's cranes do.
     """
     meta = dataset_meta(content).get('classes')
     learnt = [str(name) for name in meta] if isinstance(meta, (list, tuple)) else []
@@ -71,7 +70,7 @@ class FittingWeightsHook(Hook):
         check = check_whole if runner.cfg.get('resume') else check_start
         own = own_weights(runner.model)
         if 'state_dict' not in checkpoint:  # a bare state dict, which EMAHook does not expect
-            weights = copy(checkpoint)
+            weights = dict(checkpoint)
             checkpoint.clear()
             checkpoint['state_dict'] = weights
         for key in ('state_dict', 'ema_state_dict'):

@@ -19,10 +19,7 @@ from .errors import RunError
 
 
 class DumpLabelMaps(DumpResults):
-    """Dumps segmentation maps without logits, which take 200 MB for one ADE20K image.
-
-    An entry is a dict of ``img_path`` and ``pred_sem_seg``, an integer tensor (H, W).
-    """
+    """Dumps ``img_path`` and ``pred_sem_seg``, (H, W), without 200 MB of logits an image."""
 
     def process(self, data_batch, predictions) -> None:
         for prediction in predictions:
@@ -33,7 +30,7 @@ class DumpLabelMaps(DumpResults):
 
 
 def dump_metric(scope: str, path: str) -> BaseMetric:
-    """The metric that writes predictions to a .pkl file; RunError for another suffix."""
+    """The metric that writes predictions to a .pkl file."""
     if not path.endswith(('.pkl', '.pickle')):
         raise RunError(f'--out {path}: expected a name that ends with .pkl')
     if scope == 'mmdet':

@@ -13,7 +13,6 @@ from lape_mm.runs.engine.record_hook import RECORD
 from lape_mm.wording import some
 
 KINDS = r'(epoch_\d+|iter_\d+|interrupted)\.pth'
-TIME = r'\d{8}_\d{6}'  # as mmengine writes it
 # lists the log folders of the current run: one for its start, one for each --resume
 LOGS = 'log_folders.txt'
 
@@ -78,13 +77,13 @@ def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
 
 
 def checkpoints(work_dir: str) -> list[Path]:
-    """A folder's checkpoints, damaged ones included."""
-    pointer = Path(work_dir, 'last_checkpoint')  # may name a file in the hook's out_dir
-    last = Path((pointer.is_file() and pointer.read_text().strip()) or pointer.with_suffix('.none'))
-    found = [path for folder in (Path(work_dir), last.parent)
-             for path in sorted(folder.glob('*.pth')) if re.fullmatch(KINDS, path.name)]
-    found += [last] * last.is_file()
-    return [*{path.resolve(): path for path in reversed(found)}.values()][::-1]
+    """The checkpoints, damaged ones included, of a folder and of the hook's ``out_dir``."""
+    folder, pointer = Path(work_dir), Path(work_dir, 'last_checkpoint')
+    folders = {folder.resolve(): folder}
+    if pointer.is_file() and (last := pointer.read_text().strip()):
+        folders.setdefault(Path(last).resolve().parent, Path(last).parent)
+    return [path for folder in folders.values() for path in sorted(folder.glob('*.pth'))
+            if re.fullmatch(KINDS, path.name)]
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
@@ -101,8 +100,7 @@ def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
                               'from it')
     if not str(meta.get('experiment_name', '')).endswith(own):
         raise CheckpointError(f'{path} is from an earlier run; --resume {path} continues that run')
-    time = str(meta.get('time'))
-    return time if re.fullmatch(TIME, time) else '', meta['iter']
+    return str(meta.get('time', '')), meta['iter']
 
 
 def earlier_run(work_dir: str) -> str | None:

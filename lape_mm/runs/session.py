@@ -34,13 +34,7 @@ from .runner import CheckedRunner
 
 
 def train(args: Namespace) -> None:
-    """tools/train.py.
-
-    Args:
-        args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
-            auto_scale_lr, strict_data, backbone, joining, cfg_options, trust_checkpoint, launcher,
-            ema, act_checkpoint, write (a file: only writes the config there).
-    """
+    """What tools/train.py does with its arguments; ``resume`` is None, 'auto' or a path."""
     cfg = read_config(args)
     apply_options(cfg, args)
     if getattr(args, 'write', None):
@@ -69,12 +63,7 @@ def train(args: Namespace) -> None:
 
 
 def test(args: Namespace) -> None:
-    """tools/test.py.
-
-    Args:
-        args: config, checkpoint, work_dir, out, show_dir, tta, backbone, joining, cfg_options,
-            trust_checkpoint, launcher.
-    """
+    """What tools/test.py does with its arguments."""
     cfg = read_config(args)
     if getattr(args, 'tta', False):
         set_tta(cfg)
@@ -145,9 +134,7 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for several processes on the CPU; otherwise does nothing.
-
-    BatchNorm is not synchronised there, because torch can do that only on GPUs.
+    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm.
 
     Raises:
         RunError: the launcher needs GPUs, or has not set its environment variables.

@@ -61,7 +61,7 @@ def test_of_three_models_no_difference_is_shown(tool, folders):
 
 @pytest.mark.parametrize('argv, said', [
     (['a'], 'a: expected LABEL=FOLDER'),
-    (['a=no_folder'], 'no_folder: holds no picture'),
+    (['a=no_folder'], 'no_folder: holds no image'),
     (['a={}/a', 'b={}/in'], 'no picture of the same name'),
     (['a={}/a', 'a={}/b'], 'no LABEL twice'),
     (['a={}/a', '--out', '{}/none/page.html'], 'No such file'),
@@ -80,6 +80,6 @@ def test_mistakes(tool, folders, capsys, argv, said):
     ('val_a.b.jpg_3.png', 'a.b.jpg'), ('test_1.png', 'test_1.png'), ('7_52.png', '7.jpg')])
 def test_the_input_of_a_picture_is_found_under_each_toolboxes_name(drawn, file):
     from lape_mm.runs.gallery import input_of
-    inputs = {name: Path(name) for name in (file, 'another.jpg', '52.jpg')}
+    inputs = [Path(name) for name in (file, 'another.jpg', '52.jpg')]
     assert input_of(drawn, inputs) == Path(file)
     assert input_of('test_nothing.jpg_1.png', inputs) is None
