@@ -1,7 +1,8 @@
 """Checks that a checkpoint fits the model before a run uses it."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -23,14 +24,20 @@ def own_weights(model: Any) -> dict[str, Tensor]:
     return model.state_dict()
 
 
-def check_fits(model: nn.Module, checkpoint: str) -> dict:
-    """Reads a checkpoint; RunError unless it holds exactly the model's weights."""
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turns a CheckpointError into a RunError."""
     try:
-        with named(checkpoint):
-            content = read_checkpoint(checkpoint)
-            check_whole(own_weights(model), unwrap(content))
+        yield
     except CheckpointError as error:
         raise RunError(str(error)) from error
+
+
+def check_fits(model: nn.Module, checkpoint: str) -> dict:
+    """Reads a checkpoint; RunError unless it holds exactly the model's weights."""
+    with one_line(), named(checkpoint):
+        content = read_checkpoint(checkpoint)
+        check_whole(own_weights(model), unwrap(content))
     return content
 
 

@@ -132,11 +132,11 @@ class ReportHook(Hook):
         metrics = [(name, f'{value:.4g}' if value != -1 else 'n/a')  # COCO's -1: no such objects
                    for name, value in self.metrics.items() if isinstance(value, Real)]
         changes = [*dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())]
+        tables = (('Metrics', metrics, ''), ('Changed from the recipe', changes, 'settings'),
+                  ('Most frequent confusions (true → predicted)',
+                   confusions(self.matrix, self.classes), ''))
         sections = [dict(title=title, tables=[dict(rows=rows, style=style)])
-                    for title, rows, style in (
-                        ('Metrics', metrics, ''), ('Changed from the recipe', changes, 'settings'),
-                        ('Most frequent confusions (true → predicted)',
-                         confusions(self.matrix, self.classes), '')) if rows]
+                    for title, rows, style in tables if rows]
         sections += draw_curves(runner.message_hub.log_scalars, runner.iter)
         sections += draw_matrix(self.matrix, self.classes)
         half = min(SHOWN, len(self.judged) // 2)

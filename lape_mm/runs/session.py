@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -12,10 +10,8 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.machine import versions
-from lape_mm.runs.engine.samples import BadSample
 from lape_mm.wording import short
 
 from . import data
@@ -24,7 +20,7 @@ from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders, write_config
 from .drawing import draw_tested, draw_truth
 from .errors import RunError
-from .loading import FittingWeightsHook, check_tested
+from .loading import FittingWeightsHook, check_tested, one_line
 from .options import apply_options, set_tta
 from .outputs import dump_metric, print_closing, print_training
 from .progress import progress
@@ -94,18 +90,6 @@ def read_config(args: Namespace) -> Config:
                       edit=partial(data.edit, args=args) if changes else None)
     cfg.launcher = args.launcher
     return cfg
-
-
-@contextmanager
-def one_line() -> Iterator[None]:
-    """Turns errors that a user can act on into a RunError."""
-    try:
-        yield
-    except BadSample as bad:  # a worker's comes after its traceback
-        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
-                       own=True) from bad
-    except CheckpointError as error:
-        raise RunError(str(error)) from error
 
 
 def build_runner(cfg: Config, mode: str) -> Runner:

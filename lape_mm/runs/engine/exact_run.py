@@ -91,9 +91,8 @@ class ExactRunHook(Hook):
         done = runner.iter - runner.epoch * length
         if not 0 <= done <= length:
             runner.logger.warning(
-                f'iteration {runner.iter} is not in epoch {runner.epoch + 1} of {length} '
-                'iterations: the batch size or the data set has changed since the resumed run; '
-                'this epoch starts from its beginning')
+                f'the batch size or the data set has changed: iteration {runner.iter} is not in '
+                f'epoch {runner.epoch + 1} of {length} iterations, which starts anew')
             done = 0
         self.batches.epoch, self.batches.skip = runner.epoch, done
 

@@ -50,19 +50,15 @@ class RunRecordHook(Hook):
     Its entries:
 
         config, overrides       the config's path, and what the command line changed
-        fingerprint             of the config without its seed, see `fingerprint`
-        seed
-        commit, versions        of this package's repository, and of the packages in use
-        resumed_with            fingerprints and commits of resumed runs, where they differ
-        machine                 CPU, cores, threads, GPU, processes, Python
-        started, finished       the day, and whether the run has ended
+        fingerprint, commit     of the config without its seed (`fingerprint`), and of this package
+        versions, machine       packages in use; CPU, cores, threads, GPU, processes, Python
         seconds, cpu_seconds    wall time, and CPU time of this process, over all resumes
-        resumed                 number of resumes
+        resumed, resumed_with   number of resumes; their fingerprints and commits, if others
         metrics                 a dict for each validation: epoch or iter, the mean training loss
                                 since the last one (of the first process), and the metrics
 
-    A resumed run continues the record of its work folder. ``tools/results.py`` turns records into
-    tables.
+    and seed, started (the day) and finished. A resumed run continues the record of its work folder.
+    ``tools/results.py`` turns records into tables.
     """
 
     priority = 'BELOW_NORMAL'

@@ -34,10 +34,8 @@ class WholeFileBackend(LocalBackend):
         """
         path, part = Path(filepath), Path(f'{filepath}{PART}')
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open('wb') as file:
-                file.write(obj)
-                file.flush()
+            super().put(obj, part)
+            with part.open() as file:
                 os.fsync(file.fileno())
             part.replace(path)
         except OSError as error:

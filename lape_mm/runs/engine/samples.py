@@ -23,14 +23,17 @@ from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lape_mm.runs.errors import RunError
 from lape_mm.wording import first_line
 
 IN_A_ROW = 20  # bad samples in a row that end the run
-NAMED = 10  # bad samples that each worker names in the log
 
 
-class BadSample(Exception):
+class BadSample(RunError):
     """A sample that cannot be used; the message names the file and the reason."""
+
+    def __init__(self, text: str):  # from a worker, after its traceback
+        super().__init__(text.strip().splitlines()[-1].split('BadSample: ')[-1], own=True)
 
 
 class Draw(NamedTuple):
@@ -94,18 +97,15 @@ class GuardedDataset(Dataset):
         dataset: any data set of the toolboxes.
         report: file that gets a line of JSON for each bad sample, from all processes.
         part: 'train', 'val' or 'test'.
-        strict: raise instead.
-
-    Raises:
-        BadSample: with ``strict``, or after `IN_A_ROW` bad samples.
+        strict: raise BadSample instead, as after `IN_A_ROW` bad samples.
     """
 
-    OWN = ('dataset', 'report', 'part', 'strict', 'named')
+    OWN = ('dataset', 'report', 'part', 'strict')
 
     def __init__(self, dataset: Dataset, *, report: str | os.PathLike, part: str,
                  strict: bool = False):
         self.dataset: Any = dataset
-        self.report, self.part, self.strict, self.named = Path(report), part, strict, 0
+        self.report, self.part, self.strict = Path(report), part, strict
 
     def __getattr__(self, name: str):
         if name in GuardedDataset.OWN or name.startswith('__'):  # while it is unpickled
@@ -143,9 +143,7 @@ class GuardedDataset(Dataset):
             raise BadSample(f'{text} (--strict-data)')
         with self.report.open('a') as file:
             file.write(json.dumps(dict(part=self.part, index=index, what=text)) + '\n')
-        if self.named < NAMED:
-            self.named += 1
-            print_log(f'left out: {text}', logger='current', level=logging.WARNING)
+        print_log(f'left out: {text}', logger='current', level=logging.WARNING)
         return text
 
 
