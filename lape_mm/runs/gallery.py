@@ -46,11 +46,9 @@ def gallery(args: Namespace) -> None:
             images = {'input': read_image(source), **images}
         rows.append(dict(row, pictures=[(label, jpeg(image)) for label, image in images.items()]))
     rows.sort(key=lambda row: -row['differs'])
-    try:
-        Path(args.out).write_text(page(f'Predictions of {", ".join(found)}', rows[:args.most],
-                                       NOTE + SORTED * (len(found) == 2)))
-    except OSError as error:
-        raise RunError(f'{args.out}: {error}') from error
+    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
+    Path(args.out).write_text(page(f'Predictions of {", ".join(found)}', rows[:args.most],
+                                   NOTE + SORTED * (len(found) == 2)))
     print(f'{min(len(rows), args.most)} of {len(names)} pictures: {short(args.out)}')
 
 

@@ -28,7 +28,7 @@ from .loading import FittingWeightsHook, check_tested, one_line
 from .options import apply_options, set_tta
 from .progress import progress
 from .report import ReportHook
-from .resume import earlier_run, note_start, set_resume
+from .resume import note_start, set_resume
 from .runner import CheckedRunner
 
 
@@ -45,11 +45,8 @@ def train(args: Namespace) -> None:
     cfg.overrides = {**named, **(args.cfg_options or {})}  # for the run's record
     if args.resume:
         set_resume(cfg, args.resume)
-    earlier = earlier_run(cfg.work_dir)
     runner = build_runner(cfg, 'train')
-    if earlier and not args.resume and not cfg.get('resume'):
-        runner.logger.warning(earlier)
-    note_start(cfg.work_dir, runner.timestamp, cfg.get('resume') and (args.resume or 'auto'))
+    note_start(runner, cfg.get('resume') and (args.resume or 'auto'))
     own = getattr(args, 'data', None) and is_main_process()
     if own:
         cfg.dump(os.path.join(cfg.work_dir, 'config.py'))
