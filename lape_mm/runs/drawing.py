@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,10 +12,11 @@ import cv2
 import numpy as np
 import torch
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import DATASETS, VISUALIZERS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from PIL import Image, ImageOps
+
+from lape_mm.runs.engine.check_sample import inner_datasets
 
 from .images import read_image
 
@@ -26,12 +28,7 @@ DRAWS = {'mmdet': ('DetVisualizationHook', 'draw'), 'mmseg': ('SegVisualizationH
 
 
 def draw_tested(cfg: Config, folder: str) -> None:
-    """Makes a test draw every image, ground truth beside or below the prediction.
-
-    Args:
-        cfg: edited in place.
-        folder: for the pictures; mmseg puts them into its ``vis_data/vis_image``.
-    """
+    """Makes a test draw every image into a folder, ground truth beside or below the prediction."""
     folder, (kind, switch) = os.path.abspath(folder), DRAWS[cfg.default_scope]
     hooks = cfg.setdefault('default_hooks', ConfigDict())
     hook = hooks.setdefault('visualization', ConfigDict(type=kind))
@@ -46,26 +43,21 @@ def draw_tested(cfg: Config, folder: str) -> None:
 
 def draw_truth(runner: Runner) -> str:
     """Draws some training images with their ground truth; returns the sheet's path."""
-    source = runner.cfg.train_dataloader.dataset
-    while 'dataset' in source or 'datasets' in source:
-        source = source['dataset'] if 'dataset' in source else source['datasets'][0]
-    steps = [step for step in source['pipeline'] if str(step['type']).split('.')[-1].startswith(
+    dataset = next(inner_datasets(runner.train_loop.dataloader.dataset))
+    steps = [step for step in dataset.pipeline.transforms if type(step).__name__.startswith(
         ('LoadImage', 'LoadAnnotations', 'Pack'))]
-    dataset = DATASETS.build(dict(source, pipeline=steps))
-    runner.visualizer.dataset_meta = dataset.metainfo
     chosen = np.unique(np.linspace(0, len(dataset) - 1, TILES).astype(int)).tolist()
     tile, path = LEAST_SIDE + 8, f'{runner.work_dir}/truth.jpg'
     sheet = Image.new('RGB', (4 * tile, -(-len(chosen) // 4) * tile), 'white')
     for place, index in enumerate(chosen):
+        packed = dataset.get_data_info(index)
         try:
-            packed = dataset[index]
+            for step in steps:
+                packed = step(packed)
         except Exception:  # a broken image: the run names it when it reads it
             continue
-        image = packed['inputs'].numpy().transpose(1, 2, 0)
-        if 'gt_instances' in (sample := packed['data_samples']):
-            boxes = sample.gt_instances.bboxes
-            sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)
-        picture = draw(runner.visualizer, image, sample, draw_pred=False)
+        picture = draw(runner.visualizer, packed['inputs'].numpy().transpose(1, 2, 0),
+                       packed['data_samples'], draw_pred=False)
         sheet.paste(ImageOps.contain(Image.fromarray(picture[..., ::-1]), (LEAST_SIDE,) * 2),
                     (place % 4 * tile, place // 4 * tile))
     sheet.save(path)
@@ -89,30 +81,12 @@ def draw(visualizer: Any, image: np.ndarray, sample: BaseDataElement, **options)
         return read_image(Path(out))
 
 
-class EnlargedDrawing:
-    """Mixin of a toolbox's visualizer: small images grow before boxes and labels are drawn."""
-
-    def add_datasample(self, name: str, image: np.ndarray,
-                       data_sample: BaseDataElement | None = None, *args, **kwargs) -> None:
-        """As in the toolbox; ``image`` is (H, W, 3) and ``data_sample`` belongs to it."""
-        factor = math.ceil(LEAST_SIDE / min(image.shape[:2]))
-        if factor > 1:
-            image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
-            data_sample = None if data_sample is None else enlarge(data_sample, factor)
-        drawing: Any = super()
-        drawing.add_datasample(name, image, data_sample, *args, **kwargs)
-
-
-def enlarging(kind: str | type) -> str | type:
-    """Adds `EnlargedDrawing` to mmdet's and mmseg's visualizers; returns others as they are.
-
-    mmpretrain's hook has ``rescale_factor`` for that.
-    """
-    with VISUALIZERS.switch_scope_and_registry(None) as registry:
-        base = registry.get(kind) if isinstance(kind, str) else kind
-    if base is None or not hasattr(base, 'dataset_meta') or hasattr(base, 'visualize_cls'):
-        return kind
-    return type(base.__name__, (EnlargedDrawing, base), {})
+def draw_large(add: Callable, name: str, image: np.ndarray, data_sample: BaseDataElement, *args,
+               **kwargs) -> None:
+    """Enlarges a small image, (H, W, 3), and its sample for ``add_datasample`` of a visualizer."""
+    factor = max(1, math.ceil(LEAST_SIDE / min(image.shape[:2])))
+    image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
+    add(name, image, enlarge(data_sample, factor), *args, **kwargs)
 
 
 def enlarge(sample: BaseDataElement, factor: int) -> BaseDataElement:
@@ -121,7 +95,7 @@ def enlarge(sample: BaseDataElement, factor: int) -> BaseDataElement:
         maps = torch.as_tensor(maps.to_ndarray() if hasattr(maps, 'to_ndarray') else maps)
         return maps.repeat_interleave(factor, -2).repeat_interleave(factor, -1)
 
-    sample = sample.cpu().clone()
+    sample = sample.cpu()
     for name, value in sample.items():
         if 'bboxes' in value:
             value.bboxes = getattr(value.bboxes, 'tensor', value.bboxes) * factor

@@ -25,14 +25,10 @@ SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
 
 
 def find_images(folder: str, most: int | None = None) -> list[Path]:
-    """The first images below a folder, one of each subfolder in turn.
-
-    Raises:
-        RunError: there are none.
-    """
+    """The first images below a folder, one of each subfolder in turn; RunError without any."""
     paths = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in SUFFIXES)
     if not paths:
-        raise RunError(f'--images {folder}: holds no image ({", ".join(SUFFIXES)})')
+        raise RunError(f'{folder}: holds no image ({", ".join(SUFFIXES)})')
     # in plain order, the first images of class folders would all be of one class
     places = {path: place for _, group in groupby(paths, lambda path: path.parent)
               for place, path in enumerate(group)}
@@ -53,9 +49,6 @@ def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
     Returns:
         The transforms, and whether images are BGR, as OpenMMLab loads them; a data set of arrays
         (CIFAR-100) has RGB.
-
-    Raises:
-        RunError: the config has no test pipeline.
     """
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
     steps = next((node['pipeline'] for _, node in walk(loader)
@@ -84,11 +77,7 @@ def transform(cfg: Config, steps: Sequence[Mapping], image: np.ndarray, path: st
 
 
 def turns_channels(cfg: Config) -> bool:
-    """Whether the test pipeline reverses the channels, tried on an image of one colour.
-
-    Raises:
-        RunError: a step fails on that image, or changes its colour.
-    """
+    """Whether the test pipeline reverses the channels, tried on an image of one colour."""
     colour = np.array([10, 90, 200], np.uint8)
     plain = np.broadcast_to(colour, (256, 256, 3)).copy()
     found = transform(cfg, test_steps(cfg)[0], plain, 'a plain image')
@@ -102,12 +91,9 @@ def turns_channels(cfg: Config) -> bool:
 
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
         -> tuple[list[Tensor], list[np.ndarray]]:
-    """Loads images through the config's test pipeline and its model's preprocessor.
+    """Loads images through the config's test pipeline and its model's normalisation.
 
-    Args:
-        cfg: its test pipeline is used without annotations.
-        model: a model of a toolbox; its ``data_preprocessor`` normalises.
-        size: (h, w) in pixels; all images are resized to it, so that maps can be averaged.
+    All are resized to ``size``, (h, w) in pixels, so that maps can be averaged.
 
     Returns:
         Each image as the backbone receives it, (3, h, w), and as a picture, (h, w, 3), 0..1, RGB.
@@ -134,10 +120,9 @@ def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
                          antialias=True)[0]
 
 
-def jpeg(image: np.ndarray, most: int | None = None) -> str:
+def jpeg(image: np.ndarray, most: int = 10 ** 6) -> str:
     """A BGR image as JPEG in base64, with at most ``most`` pixels on its longer side."""
-    factor = min(1., (most or np.inf) / max(image.shape[:2]))
-    if factor < 1:
-        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+    factor = min(1., most / max(image.shape[:2]))
+    image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
     encoded = cv2.imencode('.jpg', image, (cv2.IMWRITE_JPEG_QUALITY, 88))[1]
     return base64.b64encode(encoded.tobytes()).decode()

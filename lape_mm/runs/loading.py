@@ -1,8 +1,8 @@
 """Checks that a checkpoint fits the model before a run uses it."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -24,14 +24,20 @@ def own_weights(model: Any) -> dict[str, Tensor]:
     return model.state_dict()
 
 
-def check_fits(model: nn.Module, checkpoint: str) -> dict:
-    """Reads a checkpoint; RunError unless it holds exactly the model's weights."""
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turns a CheckpointError into a RunError."""
     try:
-        with named(checkpoint):
-            content = read_checkpoint(checkpoint)
-            check_whole(own_weights(model), unwrap(content))
+        yield
     except CheckpointError as error:
         raise RunError(str(error)) from error
+
+
+def check_fits(model: nn.Module, checkpoint: str) -> dict:
+    """Reads a checkpoint; RunError unless it holds exactly the model's weights."""
+    with one_line(), named(checkpoint):
+        content = read_checkpoint(checkpoint)
+        check_whole(own_weights(model), unwrap(content))
     return content
 
 
@@ -44,10 +50,10 @@ def check_tested(runner: Runner, checkpoint: str) -> None:
 
 
 def check_classes(content: Mapping, tested: Sequence[str]) -> None:
-    """Rejects a checkpoint that was trained with other labels for the same class names.
+    """Rejects a checkpoint of other labels for the same names: right would count as wrong.
 
-    Its weights fit, but right predictions would count as wrong. A name that only one side has
-    counts as another spelling. One name may have several labels, as ImageNet's cranes do.
+    A name that only one side has counts as another spelling. One name may have several labels, as
+    ImageNet's cranes do.
     """
     meta = dataset_meta(content).get('classes')
     learnt = [str(name) for name in meta] if isinstance(meta, (list, tuple)) else []
@@ -71,7 +77,7 @@ class FittingWeightsHook(Hook):
         check = check_whole if runner.cfg.get('resume') else check_start
         own = own_weights(runner.model)
         if 'state_dict' not in checkpoint:  # a bare state dict, which EMAHook does not expect
-            weights = copy(checkpoint)
+            weights = dict(checkpoint)
             checkpoint.clear()
             checkpoint['state_dict'] = weights
         for key in ('state_dict', 'ema_state_dict'):

@@ -1,17 +1,12 @@
 """A progress bar on terminals; logs and pipes get nothing."""
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-Item = TypeVar('Item')
 
-
-def progress(items: Sequence[Item], what: str) -> Iterable[Item]:
+def progress(items: Sequence[Any], what: str) -> Iterable[Any]:
     """Yields the items and shows a bar with the remaining time."""
     console = Console(stderr=True)
-    return track(items, description=what, console=console, transient=True,
-                 disable=not console.is_terminal)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)

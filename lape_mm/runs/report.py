@@ -34,31 +34,30 @@ MEANINGS = {
     'mmpretrain': 'By the probability of the true class.'}
 
 
-def judge(sample: Any, classes: int) -> tuple[float, np.ndarray] | None:
+def judge(sample: Any, classes: int) -> tuple[float, Tensor] | None:
     """An image's score, 0..1, and its confusions, (classes + 1, classes + 1); None without truth.
 
     Rows are the truth, columns the prediction; the last row and column are the background.
     """
-    matrix = np.zeros((classes + 1, classes + 1), np.int64)
+    matrix = torch.zeros(classes + 1, classes + 1, dtype=torch.int64)
     if 'pred_sem_seg' in sample and 'gt_sem_seg' in sample:
-        truth, found = (getattr(sample, name).data.flatten().cpu().numpy().astype(np.int64)
+        truth, found = (getattr(sample, name).data.flatten().cpu().long()
                         for name in ('gt_sem_seg', 'pred_sem_seg'))
         known = truth < classes
-        np.add.at(matrix, (truth[known], found[known]), 1)
-        union = matrix.sum(0) + matrix.sum(1) - matrix.diagonal()
-        there = matrix.sum(1) > 0
-        return float((matrix.diagonal() / union.clip(1))[there].mean()) if there.any() else 0., \
-            matrix
+        matrix.index_put_((truth[known], found[known]), torch.tensor(1), accumulate=True)
+        union = matrix.sum(0) + matrix.sum(1) - matrix.diag()
+        scores = (matrix.diag() / union)[matrix.sum(1) > 0]
+        return float(scores.mean().nan_to_num()), matrix
     if 'pred_score' in sample and 'gt_label' in sample:
-        truth = int(sample.gt_label[0])
-        matrix[truth, int(sample.pred_score.argmax())] += 1
-        return float(sample.pred_score[truth]), matrix
+        label = int(sample.gt_label[0])
+        matrix[label, int(sample.pred_score.argmax())] += 1
+        return float(sample.pred_score[label]), matrix
     if 'pred_instances' in sample and 'gt_instances' in sample:
         return judge_boxes(sample.gt_instances, sample.pred_instances, matrix)
     return None
 
 
-def judge_boxes(truth: Any, found: Any, matrix: np.ndarray) -> tuple[float, np.ndarray]:
+def judge_boxes(truth: Any, found: Any, matrix: Tensor) -> tuple[float, Tensor]:
     """`judge` for boxes: by falling score, each takes the free truth with the highest IoU."""
     found = found[found.scores >= LEAST_SCORE]
     found = found[found.scores.argsort(descending=True)].cpu()
@@ -87,17 +86,13 @@ class ReportHook(Hook):
     priority = 'LOWEST'
 
     def before_val_epoch(self, runner) -> None:
-        self._start(runner, runner.val_loop)
-
-    def before_test_epoch(self, runner) -> None:
-        self._start(runner, runner.test_loop)
-
-    def _start(self, runner, loop) -> None:
-        meta = getattr(loop.dataloader.dataset, 'metainfo', None) or {}
+        meta = runner.visualizer.dataset_meta or {}
         self.classes = [str(name) for name in meta.get('classes') or ()]
-        self.matrix = np.zeros((len(self.classes) + 1,) * 2, np.int64)
+        self.matrix = torch.zeros((len(self.classes) + 1,) * 2, dtype=torch.int64)
         self.judged: list[tuple[float, str, Any]] = []
         self.metrics: Mapping = {}
+
+    before_test_epoch = before_val_epoch
 
     def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         for sample in outputs or ():
@@ -105,10 +100,9 @@ class ReportHook(Hook):
             # images may lie in memory or behind a network
             if not self.classes or not isinstance(path, str) or not os.path.isfile(path):
                 continue
-            if (result := judge(sample, len(self.classes))) is None:
-                continue
-            self.matrix += result[1]
-            self.judged.append((result[0], path, sample.cpu()))
+            if result := judge(sample, len(self.classes)):
+                self.matrix += result[1]
+                self.judged.append((result[0], path, sample.cpu()))
         self.judged.sort(key=lambda one: one[0])
         self.judged[SHOWN:-SHOWN] = []
 
@@ -127,28 +121,26 @@ class ReportHook(Hook):
 
     def write(self, runner) -> None:
         """Writes the page about the last evaluation."""
-        total = torch.from_numpy(self.matrix)
-        all_reduce(total)
+        all_reduce(self.matrix)
         if not is_main_process():
             return
-        cfg, matrix = runner.cfg, total.numpy()
-        tables: list[tuple[str, dict[str, Any]]] = [
-            ('Metrics', dict(rows=[  # COCO's -1: there are no objects of this size
-                (name, f'{value:.4g}' if value != -1 else 'n/a')
-                for name, value in self.metrics.items() if isinstance(value, Real)])),
-            ('Changed from the recipe', dict(style='settings', rows=[
-                *dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())])),
-            ('Most frequent confusions (true → predicted)',
-             dict(rows=confusions(matrix, self.classes)))]
-        sections = [dict(title=title, tables=[table]) for title, table in tables if table['rows']]
+        cfg = runner.cfg
+        metrics = [(name, f'{value:.4g}' if value != -1 else 'n/a')  # COCO's -1: no such objects
+                   for name, value in self.metrics.items() if isinstance(value, Real)]
+        changes = [*dict(cfg.get('overrides') or {}).items(), *cfg.get('changes', ())]
+        tables = (('Metrics', metrics, ''), ('Changed from the recipe', changes, 'settings'),
+                  ('Most frequent confusions (true → predicted)',
+                   confusions(self.matrix, self.classes), ''))
+        sections = [dict(title=title, tables=[dict(rows=rows, style=style)])
+                    for title, rows, style in tables if rows]
         sections += draw_curves(runner.message_hub.log_scalars, runner.iter)
-        sections += draw_matrix(matrix, self.classes)
+        sections += draw_matrix(self.matrix, self.classes)
         half = min(SHOWN, len(self.judged) // 2)
+        options = dict(pred_score_thr=LEAST_SCORE) if cfg.default_scope == 'mmdet' else {}
         for title, judged in (('Worst images', self.judged[:half]),
                               ('Best images', self.judged[::-1][:half])):
             pictures = [(f'{Path(path).name}: {score:.2f}', jpeg(draw(
-                runner.visualizer, read_image(Path(path)), sample, **dict(
-                    pred_score_thr=LEAST_SCORE) if 'pred_instances' in sample else {}), SIDE))
+                runner.visualizer, read_image(Path(path)), sample, **options), SIDE))
                 for score, path, sample in judged]
             sections += [dict(
                 title=title, pictures=pictures, note=f'{MEANINGS.get(cfg.default_scope, "")} '
@@ -157,23 +149,20 @@ class ReportHook(Hook):
             runner.experiment_name, sections), encoding='utf-8')
 
 
-def confusions(matrix: np.ndarray, classes: Sequence[str], most: int = 10) -> list[tuple]:
-    """The largest off-diagonal cells: truth, prediction, count."""
-    names, apart = [*classes, BACKGROUND], matrix * (1 - np.eye(len(matrix), dtype=np.int64))
-    order = np.argsort(-apart, axis=None)[:most]
-    return [(f'{names[row]} → {names[column]}', int(apart[row, column]))
-            for row, column in zip(*np.unravel_index(order, apart.shape)) if apart[row, column]]
+def confusions(matrix: Tensor, classes: Sequence[str], most: int = 10) -> list[tuple[str, int]]:
+    """The largest off-diagonal cells: truth and prediction, count."""
+    names, size = [*classes, BACKGROUND], len(matrix)
+    counts, cells = matrix.clone().fill_diagonal_(0).flatten().topk(min(most, size ** 2))
+    return [(f'{names[cell // size]} → {names[cell % size]}', count)
+            for count, cell in zip(counts.tolist(), cells.tolist()) if count]
 
 
 def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
-    """A panel for the loss, and one for each group of metrics, such as ``coco/bbox_...``.
+    """A section with a panel for the loss, and one for each group of metrics; none without a loss.
 
     Args:
         scalars: mmengine's histories, which checkpoints keep: ``train/loss``, ``val/METRIC``.
         iterations: number of iterations so far.
-
-    Returns:
-        a section of the page, or none without a loss.
     """
     from matplotlib.figure import Figure
     panels: dict[str, list[tuple[str, Any]]] = defaultdict(list)
@@ -184,13 +173,12 @@ def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
             values = [part.mean() for part in np.array_split(values, min(POINTS, len(values)))]
         elif mode != 'val' or name.endswith('time') or max(values) < 0:  # COCO's -1: no object
             continue
-        panels[name.partition('_')[0] if '_' in name else 'loss' if name == 'loss' else
-               'metrics'].append((name, values))
-    if 'loss' not in panels:
+        panels[name.partition('_')[0] if '_' in name else mode].append((name, values))
+    if 'train' not in panels:
         return []
     figure = Figure(figsize=(4.4 * len(panels), 3.2), layout='constrained')
-    for axis, title in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-        for name, values in panels[title]:
+    for axis, curves in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.values()):
+        for name, values in curves:
             steps = np.linspace(0, iterations, len(values) + 1)[1:]
             axis.plot(steps, values, marker='' if name == 'loss' else '.', label=name)
         axis.set_xlabel('iteration')
@@ -199,7 +187,7 @@ def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
     return [dict(title='Curves', figure=png(figure))]
 
 
-def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> list[dict]:
+def draw_matrix(matrix: Tensor, classes: Sequence[str]) -> list[dict]:
     """A section with the confusion matrix of objects, pixels or images; none without any."""
     from matplotlib.figure import Figure
     if not matrix.any():
@@ -210,7 +198,7 @@ def draw_matrix(matrix: np.ndarray, classes: Sequence[str]) -> list[dict]:
     side = min(3 + .3 * len(names), 11)
     figure = Figure(figsize=(side, side * .85), layout='constrained')
     axis = figure.subplots()
-    drawn = axis.imshow(matrix / matrix.sum(1, keepdims=True).clip(1), vmin=0, vmax=1)
+    drawn = axis.imshow(matrix / matrix.sum(1, keepdim=True).clip(1), vmin=0, vmax=1)
     if len(names) <= NAMED:
         axis.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
         axis.set_yticks(range(len(names)), names, fontsize=8)

@@ -17,7 +17,7 @@ KEYS = ('config', 'overrides', 'seed', 'metrics', 'finished', 'fingerprint', 'ma
 
 
 def read_records(folders: Iterable[str | Path]) -> list[dict]:
-    """Reads all records below folders: work folders' ``record.json``, or a ledger's files."""
+    """All records below folders: work folders' ``record.json``, or a ledger's files."""
     found: list[Path] = []
     for folder in map(Path, folders):
         paths = [folder] if folder.is_file() else (
@@ -30,7 +30,7 @@ def read_records(folders: Iterable[str | Path]) -> list[dict]:
 
 
 def read_record(path: Path) -> dict:
-    """Reads one record of a `RunRecordHook` and adds its ``path``; RunError if it is not one."""
+    """One record of a `RunRecordHook`, with its ``path``; RunError if it is not one."""
     try:
         record = json.loads(path.read_text())
         if lacking := [name for name in KEYS if name not in record]:
@@ -71,13 +71,11 @@ def first_metric(records: Sequence[Mapping]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in their seed.
+    """Runs that differ only in their seed: the metric, and its differences to a baseline.
 
     Attributes:
-        label: see `label_runs`.
-        by_seed: the metric of each seed.
-        baseline: label of the row to compare with.
-        differences: to the baseline's run of the same seed, by seed.
+        label: see `label_runs`; so is ``baseline``.
+        by_seed, differences: seed -> value; to the baseline's run of the same seed.
     """
 
     label: str
@@ -151,17 +149,17 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
     """Rows as a Markdown table, with differences to their baselines."""
     baselines = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
-    head = ['', 'seeds', f'{metric}, measured']
-    if baselines:
-        head.append(f'minus {baselines[0]}, paired by seed' if len(baselines) == 1 else
-                    'paired by seed')
-
-    def difference(row: Row) -> str:
+    head = ['', 'seeds', f'{metric}, measured', *['paired by seed'] * bool(baselines)]
+    if len(baselines) == 1:
+        head[-1] = f'minus {baselines[0]}, paired by seed'
+    lines = []
+    for row in rows:
         text = change(list(row.differences.values()), digits)
-        return f'minus {row.baseline}: {text}' if text and len(baselines) > 1 else text
-    return markdown(head, [[
-        row.label, ', '.join(map(str, sorted(row.by_seed))),
-        spread(list(row.by_seed.values()), digits), difference(row)][:len(head)] for row in rows])
+        if text and len(baselines) > 1:
+            text = f'minus {row.baseline}: {text}'
+        lines.append([row.label, ', '.join(map(str, sorted(row.by_seed))),
+                      spread(list(row.by_seed.values()), digits), text][:len(head)])
+    return markdown(head, lines)
 
 
 def origin(records: Sequence[Mapping]) -> str:

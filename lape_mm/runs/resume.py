@@ -7,13 +7,12 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.dist import master_only
+from mmengine.runner import Runner
 
 from lape_mm.checkpoints.files import CheckpointError, read_checkpoint
-from lape_mm.runs.engine.record_hook import RECORD
 from lape_mm.wording import some
 
 KINDS = r'(epoch_\d+|iter_\d+|interrupted)\.pth'
-TIME = r'\d{8}_\d{6}'  # as mmengine writes it
 # lists the log folders of the current run: one for its start, one for each --resume
 LOGS = 'log_folders.txt'
 
@@ -33,20 +32,25 @@ def set_resume(cfg: Config, resume: str) -> None:
 
 
 @master_only
-def note_start(work_dir: str, log_folder: str, resume: str | None) -> None:
+def note_start(runner: Runner, resume: str | None) -> None:
     """Tells `newest_checkpoint` that checkpoints with this log folder are the current run's.
 
     A run without ``resume`` starts a new list, so that an earlier run's checkpoints no longer
-    count. A run that resumes from a path deletes the list: all checkpoints count again.
+    count; a warning names them. A run that resumes from a path deletes the list: all count again.
     """
-    logs = Path(work_dir, LOGS)
+    logs = Path(runner.work_dir, LOGS)
     if not resume:
-        logs.write_text(f'{log_folder}\n')
+        if earlier := [path.name for path in checkpoints(runner.work_dir)]:
+            runner.logger.warning(
+                f'{runner.work_dir} holds a run already ({some(earlier, 4, str)}), and this one '
+                'starts from the beginning: it will overwrite checkpoints of the same names, and '
+                '--resume will continue the new run. --work-dir FOLDER keeps the two apart')
+        logs.write_text(f'{runner.timestamp}\n')
     elif resume != 'auto':
         logs.unlink(missing_ok=True)
     elif logs.is_file():  # version 0.1.0 wrote no list
         with logs.open('a') as file:
-            file.write(f'{log_folder}\n')
+            file.write(f'{runner.timestamp}\n')
 
 
 def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
@@ -78,13 +82,13 @@ def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
 
 
 def checkpoints(work_dir: str) -> list[Path]:
-    """A folder's checkpoints, damaged ones included."""
-    pointer = Path(work_dir, 'last_checkpoint')  # may name a file in the hook's out_dir
-    last = Path((pointer.is_file() and pointer.read_text().strip()) or pointer.with_suffix('.none'))
-    found = [path for folder in (Path(work_dir), last.parent)
-             for path in sorted(folder.glob('*.pth')) if re.fullmatch(KINDS, path.name)]
-    found += [last] * last.is_file()
-    return [*{path.resolve(): path for path in reversed(found)}.values()][::-1]
+    """The checkpoints, damaged ones included, of a folder and of the hook's ``out_dir``."""
+    folder, pointer = Path(work_dir), Path(work_dir, 'last_checkpoint')
+    folders = {folder.resolve(): folder}
+    if pointer.is_file() and (last := pointer.read_text().strip()):
+        folders.setdefault(Path(last).resolve().parent, Path(last).parent)
+    return [path for folder in folders.values() for path in sorted(folder.glob('*.pth'))
+            if re.fullmatch(KINDS, path.name)]
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
@@ -101,15 +105,4 @@ def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
                               'from it')
     if not str(meta.get('experiment_name', '')).endswith(own):
         raise CheckpointError(f'{path} is from an earlier run; --resume {path} continues that run')
-    time = str(meta.get('time'))
-    return time if re.fullmatch(TIME, time) else '', meta['iter']
-
-
-def earlier_run(work_dir: str) -> str | None:
-    """A warning if a new run's folder already holds a record or checkpoints, otherwise None."""
-    names = [path.name for path in (Path(work_dir, RECORD), *checkpoints(work_dir))
-             if path.is_file()]
-    return None if not names else (
-        f'{work_dir} holds a run already ({some(names, 4, str)}), and this one starts from the '
-        f'beginning: it will overwrite {RECORD} and checkpoints of the same names, and --resume '
-        'will continue the new run. --work-dir FOLDER keeps the two apart')
+    return str(meta.get('time', '')), meta['iter']

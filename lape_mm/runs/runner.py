@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
@@ -10,18 +12,14 @@ from mmengine.visualization import Visualizer
 from lape_mm.checkpoints.files import CheckpointError, named
 from lape_mm.wording import first_line
 
-from .drawing import enlarging
+from .drawing import draw_large
 
 
 class CheckedRunner(Runner):
     """mmengine's Runner for any toolbox; each method says how it differs."""
 
     def load_or_resume(self) -> None:
-        """Loads ``load_from``.
-
-        Raises:
-            CheckpointError: the checkpoint cannot be used; the message names the file.
-        """
+        """Loads ``load_from``; CheckpointError, which names the file, if it cannot be used."""
         with named(self.cfg.load_from or 'load_from'):
             try:
                 super().load_or_resume()
@@ -30,10 +28,7 @@ class CheckedRunner(Runner):
             except Exception as error:  # mmengine reads entries unchecked
                 raise CheckpointError('no run can start from it '
                                       f'({type(error).__name__}: {first_line(error)})') from error
-        self.forget_best()
-
-    def forget_best(self) -> None:
-        """Keeps mmengine from deleting a best checkpoint in another folder."""
+        # mmengine would delete a best checkpoint in another folder
         info, folder = self.message_hub.runtime_info, os.path.realpath(self.work_dir)
         for key in [key for key in info if key.startswith('best_ckpt')]:
             if os.path.dirname(os.path.realpath(str(info[key]))) != folder:
@@ -56,7 +51,8 @@ class CheckedRunner(Runner):
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def build_visualizer(self, visualizer: Visualizer | dict | None = None) -> Visualizer:
-        """Builds a visualizer that enlarges small images before it draws on them."""
-        if isinstance(visualizer, Mapping):
-            visualizer = {**visualizer, 'type': enlarging(visualizer.get('type', 'Visualizer'))}
-        return super().build_visualizer(visualizer)
+        """Builds a visualizer that enlarges small images; mmpretrain's has an option for that."""
+        made: Any = super().build_visualizer(visualizer)
+        if not hasattr(made, 'visualize_cls'):
+            made.add_datasample = partial(draw_large, made.add_datasample)
+        return made

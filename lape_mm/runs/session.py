@@ -3,44 +3,37 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
+from numbers import Real
+from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process
-from mmengine.runner import Runner
+from mmengine.dist import is_main_process, master_only
+from mmengine.evaluator import BaseMetric, DumpResults
+from mmengine.runner import Runner, find_latest_checkpoint
 
-from lape_mm.checkpoints.files import CheckpointError
 from lape_mm.checkpoints.loader import install_safe_loader
 from lape_mm.machine import versions
-from lape_mm.runs.engine.samples import BadSample
 from lape_mm.wording import short
 
 from . import data
 from .arguments import apply_trust
 from .checks.preflight import check_config, check_files
 from .config import load_config, settle_loaders, write_config
-from .drawing import draw_tested, draw_truth
+from .drawing import DRAWS, draw_tested, draw_truth
 from .errors import RunError
-from .loading import FittingWeightsHook, check_tested
+from .loading import FittingWeightsHook, check_tested, one_line
 from .options import apply_options, set_tta
-from .outputs import dump_metric, print_closing, print_training
 from .progress import progress
 from .report import ReportHook
-from .resume import earlier_run, note_start, set_resume
+from .resume import note_start, set_resume
 from .runner import CheckedRunner
 
 
 def train(args: Namespace) -> None:
-    """tools/train.py.
-
-    Args:
-        args: config, work_dir, resume (None, 'auto' or a path), amp (None, 'fp16', 'bf16'),
-            auto_scale_lr, strict_data, backbone, joining, cfg_options, trust_checkpoint, launcher,
-            ema, act_checkpoint, write (a file: only writes the config there).
-    """
+    """What tools/train.py does with its arguments; ``resume`` is None, 'auto' or a path."""
     cfg = read_config(args)
     apply_options(cfg, args)
     if getattr(args, 'write', None):
@@ -52,11 +45,8 @@ def train(args: Namespace) -> None:
     cfg.overrides = {**named, **(args.cfg_options or {})}  # for the run's record
     if args.resume:
         set_resume(cfg, args.resume)
-    earlier = earlier_run(cfg.work_dir)
     runner = build_runner(cfg, 'train')
-    if earlier and not args.resume and not cfg.get('resume'):
-        runner.logger.warning(earlier)
-    note_start(cfg.work_dir, runner.timestamp, cfg.get('resume') and (args.resume or 'auto'))
+    note_start(runner, cfg.get('resume') and (args.resume or 'auto'))
     own = getattr(args, 'data', None) and is_main_process()
     if own:
         cfg.dump(os.path.join(cfg.work_dir, 'config.py'))
@@ -69,12 +59,7 @@ def train(args: Namespace) -> None:
 
 
 def test(args: Namespace) -> None:
-    """tools/test.py.
-
-    Args:
-        args: config, checkpoint, work_dir, out, show_dir, tta, backbone, joining, cfg_options,
-            trust_checkpoint, launcher.
-    """
+    """What tools/test.py does with its arguments."""
     cfg = read_config(args)
     if getattr(args, 'tta', False):
         set_tta(cfg)
@@ -107,18 +92,6 @@ def read_config(args: Namespace) -> Config:
     return cfg
 
 
-@contextmanager
-def one_line() -> Iterator[None]:
-    """Turns errors that a user can act on into a RunError."""
-    try:
-        yield
-    except BadSample as bad:  # a worker's comes after its traceback
-        raise RunError(str(bad).strip().splitlines()[-1].split('BadSample: ')[-1],
-                       own=True) from bad
-    except CheckpointError as error:
-        raise RunError(str(error)) from error
-
-
 def build_runner(cfg: Config, mode: str) -> Runner:
     """Checks the config and its files, draws the built-in data set, and builds the runner."""
     install_safe_loader()
@@ -145,9 +118,7 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for several processes on the CPU; otherwise does nothing.
-
-    BatchNorm is not synchronised there, because torch can do that only on GPUs.
+    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm.
 
     Raises:
         RunError: the launcher needs GPUs, or has not set its environment variables.
@@ -163,3 +134,53 @@ def settle_distributed(cfg: Config) -> None:
     cfg.model_wrapper_cfg = dict(
         type='lape_mm.CpuDataParallel', broadcast_buffers=False,
         find_unused_parameters=cfg.get('find_unused_parameters', False))
+
+
+class DumpLabelMaps(DumpResults):
+    """Dumps ``img_path`` and ``pred_sem_seg``, (H, W), without 200 MB of logits an image."""
+
+    def process(self, data_batch, predictions) -> None:
+        for prediction in predictions:
+            labels = prediction['pred_sem_seg']['data'].squeeze(0).to('cpu')
+            small = torch.uint8 if int(labels.max()) < 256 else torch.int32
+            self.results.append(
+                dict(img_path=prediction.get('img_path'), pred_sem_seg=labels.to(small)))
+
+
+def dump_metric(scope: str, path: str) -> BaseMetric:
+    """The metric that writes predictions to a .pkl file."""
+    if not path.endswith(('.pkl', '.pickle')):
+        raise RunError(f'--out {path}: expected a name that ends with .pkl')
+    if scope == 'mmdet':
+        from mmdet.evaluation import DumpDetResults  # masks as run lengths
+        return DumpDetResults(out_file_path=path)
+    return (DumpLabelMaps if scope == 'mmseg' else DumpResults)(out_file_path=path)
+
+
+def print_training(runner: Runner) -> None:
+    """Prints the closing lines of tools/train.py, with the last validation's metrics."""
+    metrics = {name.removeprefix('val/'): buffer.current()
+               for name, buffer in runner.message_hub.log_scalars.items()
+               if name.startswith('val/') and not name.endswith('time')}
+    latest = find_latest_checkpoint(runner.work_dir)
+    checkpoint = short(latest) if latest else 'none was saved'
+    best = runner.message_hub.runtime_info.get('best_ckpt')
+    if best and os.path.exists(best):
+        checkpoint += f', best: {short(best)}'
+    print_closing(runner, metrics, checkpoint, runner.log_dir)
+
+
+@master_only
+def print_closing(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> None:
+    """Prints a run's closing lines; its pictures are in ``folder``."""
+    shown = ', '.join(f'{name} {float(value):.4g}' for name, value in metrics.items()
+                      if isinstance(value, Real))
+    print(f'metrics:     {shown or "none: no evaluation has run"}')
+    print(f'checkpoint:  {checkpoint}')
+    print(f'log:         {short(Path(runner.log_dir, f"{runner.timestamp}.log"))}')
+    if (report := Path(runner.log_dir, 'report.html')).exists():
+        print(f'report:      {short(report)}')
+    pictures = [path for path in Path(folder).rglob('*') if path.suffix in ('.png', '.jpg')]
+    option = f'default_hooks.visualization.{DRAWS[runner.cfg.default_scope][1]}=True'
+    print('pictures:    ' + (f'{short(pictures[0].parent)} ({len(pictures)})' if pictures else
+                             f'none (--cfg-options {option} draws some)'))

@@ -116,7 +116,7 @@ def test_resume_ignores_an_earlier_runs_checkpoints(unbroken, tmp_path):
     status = runs.run(given, log, before=partial(runs.signal_itself, signal.SIGINT, 'mid-epoch'))
     text = log.read_text()
     assert status == 130, text
-    assert text.count(f'{folder} holds a run already (record.json, epoch_3.pth, epoch_4.pth') == 1
+    assert text.count(f'{folder} holds a run already (epoch_3.pth, epoch_4.pth') == 1
     given.resume = 'auto'
     assert runs.run(given, log) == 0
     assert f'resumes from {folder}/interrupted.pth' in log.read_text()

@@ -8,7 +8,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from mmengine.structures import BaseDataElement, InstanceData, PixelData  # noqa: E402
 
-from lape_mm.runs.drawing import enlarge, enlarging  # noqa: E402
+from lape_mm.runs.drawing import draw_large, enlarge  # noqa: E402
 
 
 def test_what_is_drawn_on_a_small_image_grows_with_it():
@@ -31,12 +31,13 @@ def test_what_is_drawn_on_a_small_image_grows_with_it():
 def test_a_detectors_picture_is_large_enough_to_read(side, drawn, tmp_path, forgetful):
     pytest.importorskip('mmdet')
     from mmdet.structures import DetDataSample
-    visualizer = enlarging('mmdet.DetLocalVisualizer')(name=f'of {side}')
+    from mmdet.visualization import DetLocalVisualizer
+    visualizer = DetLocalVisualizer(name=f'of {side}')
     visualizer.dataset_meta = dict(classes=('disc',), palette=[(255, 0, 0)])
     box = InstanceData(bboxes=torch.tensor([[8., 8., 48., 48.]]), labels=torch.tensor([0]))
-    visualizer.add_datasample('x', np.zeros((side, side, 3), np.uint8),
-                              DetDataSample(gt_instances=box), draw_pred=False,
-                              out_file=str(tmp_path / 'x.png'))
+    draw_large(visualizer.add_datasample, 'x', np.zeros((side, side, 3), np.uint8),
+               DetDataSample(gt_instances=box), draw_pred=False,
+               out_file=str(tmp_path / 'x.png'))
     picture = cv2.imread(str(tmp_path / 'x.png'))
     assert picture.shape == (drawn, drawn, 3)
     scale = drawn / side  # the box's left side is where it was

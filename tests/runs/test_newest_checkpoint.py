@@ -1,4 +1,6 @@
 """Which of several runs' checkpoints in one folder is gone on from, and what is said of them."""
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip('mmengine')
@@ -6,7 +8,7 @@ pytest.importorskip('mmengine')
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
-from lape_mm.runs.resume import earlier_run, newest_checkpoint, note_start  # noqa: E402
+from lape_mm.runs.resume import newest_checkpoint, note_start  # noqa: E402
 from lape_mm.runs.session import set_resume  # noqa: E402
 
 
@@ -17,6 +19,14 @@ def write(folder, name, iterations, time=None, *, weight=1., **meta):
     torch.save({'state_dict': {'weight': torch.full((2000,), weight)}, 'optimizer': {},
                 'meta': meta}, path)
     return str(path)
+
+
+def start(folder, log_folder, resume=None):
+    """Notes a start; the warnings."""
+    lines = []
+    note_start(SimpleNamespace(work_dir=str(folder), timestamp=log_folder,
+                               logger=SimpleNamespace(warning=lines.append)), resume)
+    return lines
 
 
 def test_a_config_keeps_what_it_starts_from(tmp_path, capsys):
@@ -40,10 +50,9 @@ def test_the_last_run_counts_and_ties_go_to_the_higher_iteration(tmp_path):
     assert newest_checkpoint(str(tmp_path)) == (newest, [])
 
 
-@pytest.mark.parametrize('time', [None, 'tomorrow'])
-def test_without_a_time_it_is_the_oldest(time, tmp_path):
-    write(tmp_path, 'epoch_16.pth', 1600, time)
-    last = write(tmp_path, 'epoch_17.pth', 1700, time)
+def test_without_a_time_it_is_the_oldest(tmp_path):
+    write(tmp_path, 'epoch_16.pth', 1600)
+    last = write(tmp_path, 'epoch_17.pth', 1700)
     assert newest_checkpoint(str(tmp_path)) == (last, [])
     newest = write(tmp_path, 'epoch_1.pth', 100, '20240101_120000')
     assert newest_checkpoint(str(tmp_path)) == (newest, [])
@@ -83,36 +92,34 @@ def test_an_earlier_runs_checkpoints_are_named_and_not_taken(tmp_path):
     """A new run that was killed before its first checkpoint has none to go on from."""
     first = write(tmp_path, 'epoch_9.pth', 900, '20240101_120000',
                   experiment_name='deit_20240101_110000')
-    note_start(str(tmp_path), '20240102_100000', None)
+    start(tmp_path, '20240102_100000')
     line = f'{first} is from an earlier run; --resume {first} continues that run'
     assert newest_checkpoint(str(tmp_path)) == (None, [line])
-    start = write(tmp_path, 'epoch_1.pth', 100, '20240102_101000',
+    own = write(tmp_path, 'epoch_1.pth', 100, '20240102_101000',
                   experiment_name='deit_20240102_100000')
-    assert newest_checkpoint(str(tmp_path)) == (start, [line])
-    note_start(str(tmp_path), '20240102_110000', 'auto')
+    assert newest_checkpoint(str(tmp_path)) == (own, [line])
+    start(tmp_path, '20240102_110000', 'auto')
     later = write(tmp_path, 'epoch_2.pth', 200, '20240102_111000',
                   experiment_name='deit_20240102_110000')
     assert newest_checkpoint(str(tmp_path)) == (later, [line])
-    note_start(str(tmp_path), '20240102_120000', first)  # the user's own choice: all count again
+    start(tmp_path, '20240102_120000', first)  # the user's own choice: all count again
     assert newest_checkpoint(str(tmp_path)) == (later, [])
 
 
 def test_what_version_0_1_0_wrote_counts(tmp_path):
     newest = write(tmp_path, 'epoch_9.pth', 900, '20240101_120000')
-    note_start(str(tmp_path), '20240102_110000', 'auto')
+    start(tmp_path, '20240102_110000', 'auto')
     assert newest_checkpoint(str(tmp_path)) == (newest, [])
 
 
 def test_a_folder_that_holds_a_run_is_named(tmp_path):
-    folder = tmp_path / 'deit'
-    assert earlier_run(str(folder)) is None
-    folder.mkdir()
-    (folder / 'notes.txt').touch()
-    assert earlier_run(str(folder)) is None
-    (folder / 'record.json').touch()
-    for number in range(5):
-        (folder / f'epoch_{number}.pth').touch()
-    line = earlier_run(str(folder))
-    assert line.startswith(f'{folder} holds a run already (record.json, epoch_0.pth')
+    assert start(tmp_path, '20240102_100000') == []
+    (tmp_path / 'notes.txt').touch()
+    assert start(tmp_path, '20240102_110000') == []
+    for number in range(6):
+        (tmp_path / f'epoch_{number}.pth').touch()
+    assert start(tmp_path, '20240102_120000', 'auto') == []
+    line, = start(tmp_path, '20240102_130000')
+    assert line.startswith(f'{tmp_path} holds a run already (epoch_0.pth')
     assert 'and 2 more' in line and 'overwrite' in line and '\n' not in line
     assert '--work-dir' in line and '--resume' in line

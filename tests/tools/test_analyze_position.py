@@ -118,7 +118,7 @@ def test_images_reach_the_backbone_as_in_a_test(images, tmp_path):
 @pytest.mark.parametrize('change, said', [
     (dict(checkpoint='no.pth'), 'no.pth: no such file'),
     (dict(checkpoint='s3://a/b.pth'), 's3://a/b.pth: expected a local file or an http(s) address'),
-    (dict(images='no_folder'), '--images no_folder: holds no image'),
+    (dict(images='no_folder'), 'no_folder: holds no image'),
     (dict(images='bad'), 'x.png: cannot be read as an image'),
     (dict(joining='foo'), "joining='foo': expected one of"),
     (dict(joining='default'), 'does not fit the config'),

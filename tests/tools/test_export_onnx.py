@@ -25,7 +25,7 @@ def test_sizes(tool, capsys):
 
 @pytest.mark.parametrize('change, said', [
     (dict(out='o.pt'), 'expected a file name that ends with .onnx'),
-    (dict(images='no_folder'), '--images no_folder: holds no image'),
+    (dict(images='no_folder'), 'no_folder: holds no image'),
 ])
 def test_mistakes(tool, capsys, monkeypatch, change, said):
     from lape_mm.runs import export

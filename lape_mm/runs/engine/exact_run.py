@@ -11,30 +11,19 @@ from mmengine.dataset import InfiniteSampler
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop
-from torch.utils.data import DataLoader
 
 from lape_mm.registry import HOOKS
 from lape_mm.runs.errors import RunError
 
-from .check_sample import check_loaded
-from .samples import guarded_loader, seed_from
+from .check_sample import insert_check
+from .samples import GuardedLoader, seed_from
 
 
-class EndlessIterator:
-    """The batches of an iteration-based loop, after ``skipped`` placeholders.
-
-    On resuming, mmengine 0.10 draws the batches that it skips, and OneDL's calls ``skip_iter``. The
-    loader has skipped them already.
-    """
-
-    def __init__(self, loader: DataLoader, skipped: int):
-        self.batches = chain(repeat(None, skipped), loader)
-
-    def __next__(self):
-        return next(self.batches)
+class Batches(chain):
+    """The iterator of an iteration-based loop."""
 
     def skip_iter(self, count: int) -> None:
-        """Does nothing."""
+        """Does nothing: OneDL's mmengine calls it on resuming, when the loader has skipped."""
 
 
 @HOOKS.register_module()
@@ -75,8 +64,9 @@ class ExactRunHook(Hook):
         self.batches = loop.dataloader.batch_sampler
         if self.endless:
             self.batches.skip = loop.iter
-            loop.dataloader_iterator = EndlessIterator(
-                loop.dataloader, 0 if hasattr(loop, 'fast_forward_on_resume') else loop.iter)
+            # mmengine 0.10 draws the batches that a resumed run skips
+            drawn = 0 if hasattr(loop, 'fast_forward_on_resume') else loop.iter
+            loop.dataloader_iterator = Batches(repeat(None, drawn), loop.dataloader)
         if runner.val_loop is not None:
             self._guard(runner, 'val', runner.val_loop)
 
@@ -90,8 +80,8 @@ class ExactRunHook(Hook):
             raise RunError(f'{part}_dataloader.dataset: no image is left of the data set '
                            f'({getattr(dataset, "ann_file", "") or "no annotation file"}); '
                            'filter_cfg may drop images without annotations', own=True)
-        check_loaded(dataset)
-        loop.dataloader = guarded_loader(loop.dataloader, report=self.report, part=part,
+        insert_check(dataset)
+        loop.dataloader = GuardedLoader(loop.dataloader, report=self.report, part=part,
                                          strict=self.strict_data, **settings)
 
     def before_train_epoch(self, runner) -> None:
@@ -101,28 +91,22 @@ class ExactRunHook(Hook):
         done = runner.iter - runner.epoch * length
         if not 0 <= done <= length:
             runner.logger.warning(
-                f'iteration {runner.iter} is not in epoch {runner.epoch + 1} of {length} '
-                'iterations: the batch size or the data set has changed since the resumed run; '
-                'this epoch starts from its beginning')
+                f'the batch size or the data set has changed: iteration {runner.iter} is not in '
+                f'epoch {runner.epoch + 1} of {length} iterations, which starts anew')
             done = 0
         self.batches.epoch, self.batches.skip = runner.epoch, done
 
     def before_train_iter(self, runner, *args, **kwargs) -> None:
         seed_from((self.seed, runner.iter, self.rank), devices=True)
 
-    def after_val_epoch(self, runner, metrics=None) -> None:
-        # for MissedValidationHook, before CheckpointHook writes
-        runner.message_hub.update_info('last_validation', runner.iter)
-
     def after_run(self, runner) -> None:
         if not self.report.exists():
             return
         entries = [json.loads(line) for line in self.report.open()]
-        note = '. Metrics leave them out, except that COCO counts their objects as missed'
         runner.logger.warning(
             f'{len({entry["what"] for entry in entries})} samples could not be used (met '
-            f'{len(entries)} times); all are listed in {self.report}'
-            + (note if any(entry['part'] != 'train' for entry in entries) else ''))
+            f'{len(entries)} times); all are listed in {self.report}. Metrics leave them out, '
+            'except that COCO counts their objects as missed')
 
 
 @HOOKS.register_module()
@@ -132,14 +116,14 @@ class MissedValidationHook(Hook):
     priority = 'LOWEST'  # when all other hooks are set up
 
     def before_train(self, runner) -> None:
+        """A due validation was missed: checkpoints of its iteration are written before it."""
         loop = runner.train_loop
         if runner.val_loop is None or loop.iter == 0:
             return
         endless = isinstance(loop, IterBasedTrainLoop)
         now, last = (loop.iter, loop.max_iters) if endless else (loop.epoch, loop.max_epochs)
         interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, now + 1) - 1]
-        due = now >= loop.val_begin and (now % interval == 0 or now == last) and (
-            endless or loop.iter == loop.epoch * len(loop.dataloader))
-        if due and runner.message_hub.runtime_info.get('last_validation') != loop.iter:
+        if now >= loop.val_begin and (now % interval == 0 or now == last) and (
+                endless or loop.iter == loop.epoch * len(loop.dataloader)):
             runner.logger.info(f'validation of iteration {loop.iter}, which the resumed run missed')
             runner.val_loop.run()

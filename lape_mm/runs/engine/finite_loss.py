@@ -12,21 +12,13 @@ from lape_mm.runs.errors import RunError
 class FiniteLossHook(Hook):
     """Skips updates with NaN or infinite gradients, and names their images.
 
-    Ends the run after several such iterations in a row, and at once if the running statistics of a
-    BatchNorm are not finite, because they cannot recover.
-
-    Args:
-        patience: number of bad iterations in a row that ends the run.
-
-    Raises:
-        ValueError: patience below 1.
+    Ends the run after ``patience`` such iterations in a row, and at once if the running statistics
+    of a BatchNorm are not finite, because they cannot recover.
     """
 
     priority = 'HIGH'  # before a checkpoint is written
 
     def __init__(self, patience: int = 5):
-        if patience < 1:
-            raise ValueError(f'patience={patience}: expected at least 1')
         self.patience, self.in_a_row, self.skipped = patience, 0, False
 
     def before_train(self, runner) -> None:
@@ -51,14 +43,15 @@ class FiniteLossHook(Hook):
         self.in_a_row += 1
         text = (f'iteration {runner.iter + 1}: {", ".join(wrong) or "gradients are not finite"}; '
                 f'its images: {", ".join(images(data_batch)) or "unknown"}')
+        broken = [name for name, buffer in runner.model.named_buffers()
+                  if buffer.is_floating_point() and not torch.isfinite(buffer).all()]
+        if broken:
+            raise RunError(f'{text}. The run ends because {broken[0]} is no longer finite; '
+                           '--resume continues from the last checkpoint', status=1, own=True)
         if self.in_a_row >= self.patience:
             raise RunError(f'{text}. The run ends after {self.in_a_row} such iterations in a row; '
                            'a lower learning rate, a longer warm-up or --amp bf16 may help',
                            status=1, own=True)
-        for name, buffer in runner.model.named_buffers():
-            if buffer.is_floating_point() and not torch.isfinite(buffer).all():
-                raise RunError(f'{text}. The run ends because {name} is no longer finite; '
-                               '--resume continues from the last checkpoint', status=1, own=True)
         runner.logger.warning(f'{text}. ' + ('Its update is left out' if skipped else
                                              'The gradients of this step are finite'))
 

@@ -23,7 +23,6 @@ class FreezingOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """
 
     def add_params(self, params: list[dict], module: nn.Module, **kwargs) -> None:
-        """Fills ``params`` with one group for each trained parameter."""
         super().add_params(params, module, **kwargs)
         params[:] = [group for group in params if group.get('lr') != 0.]
 
@@ -40,11 +39,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     ``paramwise_cfg`` takes ``layer_decay_rate`` (default 1.0: the same rate for all layers),
     ``decay_embeddings`` (whether ``no_weight_decay`` is ignored, as in the official ViT-Adapter
     segmentation code) and ``pe_norm_lr_mult`` (a further factor for the norms of PE, for those
-    that are grafted onto pre-trained weights; default 1.0).
-
-    Raises:
-        ValueError: unknown settings, a rate outside (0, 1], or a factor that is not above 0.
-        TypeError: no part of the model has ``get_layer_depth`` and ``no_weight_decay``.
+    that are grafted onto pre-trained weights; default 1.0). Other settings and values raise a
+    ValueError, a model without such an encoder a TypeError.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None):
@@ -58,7 +54,6 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         check_positive('pe_norm_lr_mult', self.paramwise_cfg['pe_norm_lr_mult'])
 
     def add_params(self, params: list[dict], module: Any, **kwargs) -> None:
-        """Fills ``params`` with one group for each pair of learning rate and weight decay."""
         # the model itself, or below it: model.backbone, model.detector.backbone, ...
         found = {f'{name}.' if name else '': part for name, part in module.named_modules()
                  if hasattr(part, 'get_layer_depth') and hasattr(part, 'no_weight_decay')}

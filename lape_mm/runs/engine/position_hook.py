@@ -7,11 +7,10 @@ from functools import partial
 import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from torch import Tensor, nn
 
 from lape_mm.analysis.measures import correlation, norms
-from lape_mm.analysis.pe_per_layer import find_encoder, pe_of_grid
+from lape_mm.analysis.pe_per_layer import find_encoder, pe_of_grid, to_array
 from lape_mm.backbones.encoder import Encoder
 from lape_mm.registry import HOOKS
 
@@ -28,28 +27,20 @@ class PositionHook(Hook):
         position/last_norm/beta_variance, gamma_variance    (figure 6)
 
     Layers without PE, or with a relative bias, are left out. The hook only costs time in the
-    iterations that it logs. torch.compile bypasses forward hooks: correlations are missing then.
-
-    Args:
-        interval: iterations from one log to the next.
-
-    Raises:
-        ValueError: interval below 1; from `before_train`, no backbone of this package.
+    iterations that it logs, every ``interval``. torch.compile bypasses forward hooks: correlations
+    are missing then.
     """
 
     priority = 'BELOW_NORMAL'
 
     def __init__(self, interval: int = 100):
-        if interval < 1:
-            raise ValueError(f'interval={interval}: expected at least 1')
         self.interval = interval
         self.handles: list = []
         self.tokens: dict[int, Tensor] = {}
-        self.grid: tuple[int, int] | None = None
 
     def before_train(self, runner) -> None:
-        model = runner.model
-        self.encoder: Encoder = find_encoder(model.module if is_model_wrapper(model) else model)
+        self.encoder: Encoder = find_encoder(runner.model)
+        self.grid = self.encoder.grid
 
     def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
         if not self.every_n_train_iters(runner, self.interval) or not is_main_process():
@@ -78,14 +69,13 @@ class PositionHook(Hook):
 
     @torch.no_grad()
     def _scalars(self) -> dict[str, float]:
-        """The finite scalars by name."""
         scalars = {}
-        for layer, entry in enumerate(pe_of_grid(self.encoder, self.grid or self.encoder.grid)):
+        for layer, entry in enumerate(pe_of_grid(self.encoder, self.grid)):
             if entry.patches is None or entry.way == 'attn_bias':
                 continue
             scalars[f'norm/layer{layer}'] = norms(entry.patches).mean()
             if layer in self.tokens:
-                tokens = self.tokens[layer].cpu().double().numpy()[entry.num_prefix_tokens:]
+                tokens = to_array(self.tokens[layer])[entry.num_prefix_tokens:]
                 scalars[f'correlation/layer{layer}'] = correlation(tokens, entry.patches)
         if (norm := self.encoder.norm) is not None:
             scalars['last_norm/gamma_variance'] = norm.weight.var(correction=0).item()

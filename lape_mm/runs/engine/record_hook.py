@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import get_world_size, master_only
 from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop
 
@@ -27,8 +27,7 @@ APART = ('custom_imports', 'work_dir', 'overrides', 'randomness', 'resume', 'lau
 def fingerprint(cfg: Config) -> str:
     """Twelve letters that identify a config, whatever its seed and the places of its files.
 
-    The place of the data (``data_root``) does not matter, nor the folder of a checkpoint that is
-    named after a fingerprint.
+    Those are ``data_root``, and the folder of a checkpoint that is named after a fingerprint.
     """
     settings = {key: value for key, value in cfg.to_dict().items()
                 if key not in APART and value is not None}
@@ -51,19 +50,15 @@ class RunRecordHook(Hook):
     Its entries:
 
         config, overrides       the config's path, and what the command line changed
-        fingerprint             of the config without its seed, see `fingerprint`
-        seed
-        commit, versions        of this package's repository, and of the packages in use
-        resumed_with            fingerprints and commits of resumed runs, where they differ
-        machine                 CPU, cores, threads, GPU, processes, Python
-        started, finished       the day, and whether the run has ended
+        fingerprint, commit     of the config without its seed (`fingerprint`), and of this package
+        versions, machine       packages in use; CPU, cores, threads, GPU, processes, Python
         seconds, cpu_seconds    wall time, and CPU time of this process, over all resumes
-        resumed                 number of resumes
+        resumed, resumed_with   number of resumes; their fingerprints and commits, if others
         metrics                 a dict for each validation: epoch or iter, the mean training loss
                                 since the last one (of the first process), and the metrics
 
-    A resumed run continues the record of its work folder. ``tools/results.py`` turns records into
-    tables.
+    and seed, started (the day) and finished. A resumed run continues the record of its work folder.
+    ``tools/results.py`` turns records into tables.
     """
 
     priority = 'BELOW_NORMAL'
@@ -78,24 +73,20 @@ class RunRecordHook(Hook):
             machine=dict(machine(), processes=get_world_size()), started=str(date.today()),
             seconds=0., cpu_seconds=0., resumed=0, finished=False, metrics=[])
         if runner.iter:
-            self._continue(getattr(runner, self.unit))
+            now = {key: self.record[key] for key in ('fingerprint', 'commit')}
+            try:
+                found = json.loads(self.path.read_text())
+                found['metrics'] = [line for line in found['metrics']
+                                    if line[self.unit] <= getattr(runner, self.unit)]
+            except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
+                found = {}
+            self.record.update(found, finished=False, resumed=found.get('resumed', 0) + 1)
+            if any(self.record[key] != value for key, value in now.items()):
+                self.record['resumed_with'] = [*found.get('resumed_with', []), now]
         # as if this process had run all of it
         self.start = time.monotonic() - self.record['seconds']
         self.cpu_start = time.process_time() - self.record['cpu_seconds']
         self._write()
-
-    def _continue(self, reached: int) -> None:
-        """Takes over the record of the resumed run, up to the epoch or iteration it resumes at."""
-        now = {key: self.record[key] for key in ('fingerprint', 'commit')}
-        try:
-            found = json.loads(self.path.read_text())
-            metrics = [line for line in found['metrics'] if line[self.unit] <= reached]
-        except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
-            found, metrics = {}, []
-        self.record.update(found, finished=False, metrics=metrics,
-                           resumed=found.get('resumed', 0) + 1)
-        if any(self.record[key] != value for key, value in now.items()):
-            self.record['resumed_with'] = [*found.get('resumed_with', []), now]
 
     def after_val_epoch(self, runner, metrics: dict | None = None) -> None:
         if not hasattr(self, 'record'):  # a validation without training
@@ -117,12 +108,10 @@ class RunRecordHook(Hook):
         self.record['finished'] = True
         self._write()
 
+    @master_only
     def _write(self) -> None:
-        """Writes the whole file or nothing."""
-        if not is_main_process():
-            return
         self.record.update(seconds=round(time.monotonic() - self.start, 1),
                            cpu_seconds=round(time.process_time() - self.cpu_start, 1))
-        part = self.path.with_suffix('.part')
+        part = self.path.with_suffix('.part')  # a killed run leaves a whole record
         part.write_text(json.dumps(self.record, indent=1, default=str) + '\n')
         part.replace(self.path)

@@ -34,10 +34,8 @@ class WholeFileBackend(LocalBackend):
         """
         path, part = Path(filepath), Path(f'{filepath}{PART}')
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open('wb') as file:
-                file.write(obj)
-                file.flush()
+            super().put(obj, part)
+            with part.open() as file:
                 os.fsync(file.fileno())
             part.replace(path)
         except OSError as error:
@@ -65,10 +63,10 @@ class SafeCheckpointHook(CheckpointHook):
     - A checkpoint is written to a ``.part`` file and renamed, then the old one is removed: the last
       checkpoint is always whole.
     - A checkpoint that cannot be written (a full disk) ends the run with a message.
-    - On SIGINT (Ctrl-C) and SIGTERM the run finishes its iteration, writes ``interrupted.pth`` and
-      exits with status 128 + the signal. During validation, a single process does so after the
-      current batch; several processes first finish validation and one more training iteration. A
-      second signal ends the run at once.
+    - On SIGINT (Ctrl-C) and SIGTERM the run finishes its iteration, writes ``interrupted.pth`` into
+      the work folder and exits with status 128 + the signal. During validation, a single process
+      does so after the current batch; several processes first finish validation and one more
+      training iteration. A second signal ends the run at once.
     """
 
     def __init__(self, *args, **kwargs):
@@ -89,19 +87,25 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _note(self, number: int, frame) -> None:
         self.signal = number
-        self._restore_handlers()
+        self.after_run()
         # not print, which the signal may have interrupted
         os.write(1, f'\n{signal.Signals(number).name}: the run writes a checkpoint and ends; a '
                     'second signal ends it at once\n'.encode())
 
-    def _restore_handlers(self) -> None:
+    def after_run(self, runner=None) -> None:
+        """Puts the signals' handlers back."""
         while self.previous:
             signal.signal(*self.previous.popitem())
 
     def after_train_iter(self, runner, *args, **kwargs) -> None:
         super().after_train_iter(runner, *args, **kwargs)
-        # only after a step of the optimizer, because checkpoints hold no gradients
-        if runner.optim_wrapper.should_update() and self._signalled(runner):
+        if not runner.optim_wrapper.should_update():  # checkpoints hold no gradients
+            return
+        if is_distributed():  # any process may have received a signal
+            flag = torch.tensor([self.signal], device=next(runner.model.parameters()).device)
+            all_reduce(flag, 'max')
+            self.signal = int(flag)
+        if self.signal:
             self._interrupt(runner, runner.iter + 1)
 
     def after_val_iter(self, runner, *args, **kwargs) -> None:
@@ -112,25 +116,11 @@ class SafeCheckpointHook(CheckpointHook):
                     hook.after_val_epoch(runner)
             self._interrupt(runner, runner.iter)
 
-    def after_run(self, runner) -> None:
-        self._restore_handlers()
-
-    def _signalled(self, runner) -> bool:
-        """Whether any process has received a signal."""
-        if is_distributed():
-            flag = torch.tensor([self.signal], device=next(runner.model.parameters()).device)
-            all_reduce(flag, 'max')
-            self.signal = int(flag)
-        return bool(self.signal)
-
     def _interrupt(self, runner, done: int) -> None:
-        runner.save_checkpoint(self.out_dir, INTERRUPTED, by_epoch=False,
+        runner.save_checkpoint(runner.work_dir, INTERRUPTED, by_epoch=False,
                                meta=dict(epoch=runner.epoch, iter=done))
-        if self.out_dir != runner.work_dir and is_main_process():  # for --resume
-            Path(runner.work_dir, 'last_checkpoint').write_text(
-                os.path.join(self.out_dir, INTERRUPTED))
         barrier()  # the launcher sends SIGTERM to the others as soon as one process ends
-        self._restore_handlers()
+        self.after_run()
         raise RunError(f'{signal.Signals(self.signal).name} after iteration {done}: '
-                       f'{os.path.join(self.out_dir, INTERRUPTED)} is written; the same command '
+                       f'{os.path.join(runner.work_dir, INTERRUPTED)} is written; the same command '
                        'with --resume goes on from there', status=128 + self.signal, own=True)

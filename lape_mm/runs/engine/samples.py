@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,25 +23,24 @@ from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lape_mm.runs.errors import RunError
 from lape_mm.wording import first_line
 
 IN_A_ROW = 20  # bad samples in a row that end the run
-NAMED = 10  # bad samples that each worker names in the log
 
 
-class BadSample(Exception):
+class BadSample(RunError):
     """A sample that cannot be used; the message names the file and the reason."""
 
+    def __init__(self, text: str):  # from a worker, after its traceback
+        super().__init__(text.strip().splitlines()[-1].split('BadSample: ')[-1], own=True)
 
-class Draw(int):
+
+class Draw(NamedTuple):
     """An index of a data set, with the integers that seed the sample's augmentation."""
 
-    key: tuple
-
-    def __new__(cls, index: int, key: Sequence[int] = ()):
-        made = super().__new__(cls, index)
-        made.key = tuple(key)
-        return made
+    sample: int
+    key: tuple[int, ...]
 
 
 def seed_from(key: Sequence[int], devices: bool = False) -> None:
@@ -54,12 +53,7 @@ def seed_from(key: Sequence[int], devices: bool = False) -> None:
 
 
 class SeededBatches(Sampler):
-    """A batch sampler that yields lists of `Draw`.
-
-    Args:
-        batches: the batch sampler to wrap.
-        seed: of the run.
-        endless: whether epochs follow each other, for iteration-based loops.
+    """Wraps a batch sampler to yield lists of `Draw`; ``endless`` for iteration-based loops.
 
     Attributes:
         epoch: epoch of the next pass.
@@ -95,27 +89,23 @@ class SeededBatches(Sampler):
 
 
 class GuardedDataset(Dataset):
-    """A data set that seeds each `Draw` and reports bad samples.
+    """A data set that seeds each `Draw` and reports bad samples; in all else the data set itself.
 
-    In training, a bad sample is replaced by another one; elsewhere it becomes None. All other
-    attributes are those of the data set itself.
+    In training, a bad sample is replaced by another one; elsewhere it becomes None.
 
     Args:
         dataset: any data set of the toolboxes.
         report: file that gets a line of JSON for each bad sample, from all processes.
         part: 'train', 'val' or 'test'.
-        strict: raise instead.
-
-    Raises:
-        BadSample: with ``strict``, or after `IN_A_ROW` bad samples.
+        strict: raise BadSample instead, as after `IN_A_ROW` bad samples.
     """
 
-    OWN = ('dataset', 'report', 'part', 'strict', 'named')
+    OWN = ('dataset', 'report', 'part', 'strict')
 
     def __init__(self, dataset: Dataset, *, report: str | os.PathLike, part: str,
                  strict: bool = False):
         self.dataset: Any = dataset
-        self.report, self.part, self.strict, self.named = Path(report), part, strict, 0
+        self.report, self.part, self.strict = Path(report), part, strict
 
     def __getattr__(self, name: str):
         if name in GuardedDataset.OWN or name.startswith('__'):  # while it is unpickled
@@ -128,41 +118,52 @@ class GuardedDataset(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int):
-        key = getattr(index, 'key', None)
+    def __getitem__(self, draw: Draw | int):
+        index, key = draw if isinstance(draw, Draw) else (draw, None)
         if key is not None:
             seed_from(key)
         others, index = np.random.default_rng(key), int(index)
         for _ in range(IN_A_ROW):
             try:
                 return self.dataset[index]
-            except Exception as error:  # from a decoder, a transform or `CheckLoaded`
-                text = self._describe(index, error)
-            if self.strict:
-                raise BadSample(f'{text} (--strict-data)')
-            self._report(index, text)
+            except Exception as error:  # from a decoder, a transform or `check_sample`
+                text = self._report(index, error)
             if self.part != 'train':
                 return None
             index = int(others.integers(len(self)))
         raise BadSample(f'{IN_A_ROW} samples in a row cannot be used; the last one: {text}')
 
-    def _describe(self, index: int, error: Exception) -> str:
+    def _report(self, index: int, error: Exception) -> str:
         try:
             name = str(self.dataset.get_data_info(index)['img_path'])
         except Exception:
             name = f'sample {index}'
-        return f'{name}: {first_line(error).replace(name, "").strip(" :")}'
-
-    def _report(self, index: int, text: str) -> None:
+        text = f'{name}: {first_line(error).replace(name, "").strip(" :")}'
+        if self.strict:
+            raise BadSample(f'{text} (--strict-data)')
         with self.report.open('a') as file:
             file.write(json.dumps(dict(part=self.part, index=index, what=text)) + '\n')
-        if self.named < NAMED:
-            self.named += 1
-            print_log(f'left out: {text}', logger='current', level=logging.WARNING)
+        print_log(f'left out: {text}', logger='current', level=logging.WARNING)
+        return text
 
 
 class GuardedLoader(DataLoader):
-    """A DataLoader that drops empty batches, and whose workers end with the process."""
+    """A copy of a loader with a `GuardedDataset`, whose workers end with the process.
+
+    With a ``seed``, its batches are `SeededBatches`. Batches without a sample are left out.
+    """
+
+    def __init__(self, loader: DataLoader, *, seed: int | None = None, endless: bool = False,
+                 **guard):
+        settings = {name: getattr(loader, name) for name in (
+            'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
+            'persistent_workers')}
+        super().__init__(
+            GuardedDataset(loader.dataset, **guard),
+            batch_sampler=loader.batch_sampler if seed is None else SeededBatches(
+                loader.batch_sampler, seed=seed, endless=endless),
+            collate_fn=partial(collate_rest, loader.collate_fn),
+            worker_init_fn=partial(start_worker, loader.worker_init_fn), **settings)
 
     def __iter__(self) -> Any:
         batches = super().__iter__()
@@ -186,8 +187,7 @@ def kill_workers() -> None:
 def start_worker(init: Callable | None, number: int) -> None:
     """Starts a loader's worker, which leaves SIGINT and SIGTERM to the main process.
 
-    Launchers and shells signal all processes of a run. Without its workers, the main process could
-    not finish the iteration and write its checkpoint.
+    They reach all processes of a run; without workers, the main one could not finish the iteration.
     """
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
@@ -199,18 +199,3 @@ def collate_rest(collate: Callable, samples: Sequence):
     """Collates the samples that are not None; None if there are none."""
     rest = [sample for sample in samples if sample is not None]
     return collate(rest) if rest else None
-
-
-def guarded_loader(loader: DataLoader, *, report: str | os.PathLike, part: str,
-                   strict: bool = False, seed: int | None = None, endless: bool = False) \
-        -> DataLoader:
-    """A copy of a loader with a `GuardedDataset`; with a ``seed``, also with `SeededBatches`."""
-    settings = {name: getattr(loader, name) for name in (
-        'num_workers', 'pin_memory', 'timeout', 'multiprocessing_context', 'prefetch_factor',
-        'persistent_workers')}
-    return GuardedLoader(
-        GuardedDataset(loader.dataset, report=report, part=part, strict=strict),
-        batch_sampler=loader.batch_sampler if seed is None else SeededBatches(
-            loader.batch_sampler, seed=seed, endless=endless),
-        collate_fn=partial(collate_rest, loader.collate_fn),
-        worker_init_fn=partial(start_worker, loader.worker_init_fn), **settings)

@@ -7,7 +7,6 @@ import torch
 from mmengine.device import get_device
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.optim import OptimWrapper
-from torch import nn
 
 from lape_mm.registry import MODEL_WRAPPERS, OPTIM_WRAPPERS
 
@@ -28,29 +27,21 @@ class BFloat16OptimWrapper(OptimWrapper):
         self.features_only = features_only
 
     @contextmanager
-    def optim_context(self, model: nn.Module) -> Iterator[None]:
-        features = _features_in_bfloat16(getattr(model, 'module', model))
-        with super().optim_context(model), features if self.features_only else _autocast():
-            yield
-
-
-def _autocast() -> torch.autocast:
-    return torch.autocast(get_device(), dtype=torch.bfloat16)
-
-
-@contextmanager
-def _features_in_bfloat16(model: Any) -> Iterator[None]:
-    extract = model.extract_feat
-
-    def extract_feat(*args, **kwargs):
-        with _autocast():
-            return tuple(feature.float() for feature in extract(*args, **kwargs))
-
-    model.extract_feat = extract_feat
-    try:
-        yield
-    finally:
-        del model.extract_feat
+    def optim_context(self, model: Any) -> Iterator[None]:
+        autocast = torch.autocast(get_device(), dtype=torch.bfloat16)
+        with super().optim_context(model):
+            if not self.features_only:
+                with autocast:
+                    yield
+                return
+            model = getattr(model, 'module', model)
+            extract = autocast(model.extract_feat)
+            model.extract_feat = lambda *args, **kwargs: tuple(
+                feature.float() for feature in extract(*args, **kwargs))
+            try:
+                yield
+            finally:
+                del model.extract_feat
 
 
 @MODEL_WRAPPERS.register_module()

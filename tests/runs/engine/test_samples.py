@@ -9,7 +9,7 @@ pytest.importorskip('mmengine')
 LEFTOVERS = '''
 import sys, time
 from torch.utils.data import DataLoader, Dataset
-from lape_mm.runs.engine.samples import guarded_loader
+from lape_mm.runs.engine.samples import GuardedLoader
 
 class Hanging(Dataset):
     def __len__(self):
@@ -22,8 +22,8 @@ class Hanging(Dataset):
 kept = sys.modules['kept'] = []
 for dataset, part, persistent in ((range(8), 'train', True), (range(8), 'val', False),
                                   (Hanging(), 'val', False)):
-    loader = guarded_loader(DataLoader(dataset, batch_size=2, num_workers=1,
-                                       persistent_workers=persistent), report='report', part=part)
+    loader = GuardedLoader(DataLoader(dataset, batch_size=2, num_workers=1,
+                                      persistent_workers=persistent), report='report', part=part)
     batches = iter(loader)
     print(next(batches))
     kept += loader, batches, kept  # a cycle, like the runner's
