@@ -23,19 +23,12 @@ _SUBPIXEL_BITS = 4
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture and its ground truth; S = ``SUPERSAMPLING``.
+    """One picture and its ground truth; S = ``SUPERSAMPLING``."""
 
-    Attributes:
-        image: (H, W, 3) uint8, RGB.
-        labels: index into ``CLASSES`` of each object, from the lowest to the topmost.
-        owner: (H * S, W * S) uint8: 0 where no object is visible, k where ``labels[k - 1]`` is.
-        stuff: (H, W) uint8, the background without objects: 0 on the blurred horizon, k for
-            ``STUFF[k - 1]``. Distractors count as the background below them.
-    """
-
-    image: np.ndarray
-    labels: tuple[int, ...]
-    owner: np.ndarray
+    image: np.ndarray  # (H, W, 3) uint8, RGB
+    labels: tuple[int, ...]  # indices into CLASSES, from the lowest object to the topmost
+    owner: np.ndarray  # (H * S, W * S) uint8: k where labels[k - 1] is visible, else 0
+    # (H, W) uint8: k for STUFF[k - 1], also below objects and distractors; 0 on the horizon
     stuff: np.ndarray
 
     def label_map(self) -> np.ndarray:
@@ -43,7 +36,7 @@ class Scene:
         shares = [_shrink(self.owner == k) for k in range(len(self.labels) + 1)]
         top = np.argmax(shares, axis=0)
         stuff = np.where(self.stuff > 0, self.stuff + len(CLASSES), 0)
-        names = np.array([0, *(label + 1 for label in self.labels)])
+        names = np.array([0, *self.labels]) + 1
         return np.where(top == 0, stuff, names[top]).astype(np.uint8)
 
 
