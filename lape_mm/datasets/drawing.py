@@ -44,14 +44,10 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
                objects: tuple[int, int], size_range: tuple[float, float],
                spread: tuple[float, float], turn: float, distractors: tuple[int, int],
                min_visible: float) -> Scene:
-    """Draws one scene; `scenes` gives values of the arguments that are not listed.
+    """Draws one scene; ``SCENES`` of `scenes` has values of the arguments.
 
-    Args:
-        rng: the only source of randomness.
-        first_label: class of the lowest object, an index into ``CLASSES``; the others are random.
-        objects: (fewest, most); an object, except the first, is left out if ``_TRIES`` tries find
-            no place for it.
-        min_visible: least share of each object that is neither covered nor outside.
+    The lowest object's class is ``first_label``. An object is left out if ``_TRIES`` tries find no
+    place where a share ``min_visible`` of every object is neither covered nor outside.
     """
     height, width = image_size
     canvas, stuff, back_colors = _background(rng, image_size)
@@ -67,10 +63,9 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
     used = list(back_colors)
     for number in range(rng.integers(objects[0], objects[1] + 1)):
         label = int(rng.integers(len(CLASSES))) if number else first_label
-        found = _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
-        if found is None:
+        mask, area = _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
+        if mask is None:
             continue
-        mask, area = found
         colors = _colors(rng, used, OBJECT_LIGHT, least=95)
         _paint(rng, canvas, mask, colors)
         labels.append(label)
@@ -85,13 +80,12 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
 
 
 def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible):
-    """Supersampled mask and full area of a new object that leaves the others visible, or None."""
+    """Supersampled mask (or None) and full area of a new object that leaves the others visible."""
     height, width = (side // SUPERSAMPLING for side in owner.shape)
     seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
-    shorter = min(height, width)
     for attempt in range(_TRIES + (not areas)):
         last_resort = attempt == _TRIES  # the picture has no object yet
-        diameter = rng.uniform(*size_range) * shorter
+        diameter = rng.uniform(*size_range) * min(height, width)
         center = rng.uniform(*((0.45, 0.55) if last_resort else spread), 2) * (width, height)
         outline = _place(rng, _outline(rng, CLASSES[label]), center, diameter, turn)
         area = _area(outline) * SUPERSAMPLING ** 2
@@ -101,7 +95,7 @@ def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
         inside = np.count_nonzero(mask) >= (1 + min_visible) / 2 * area
         if last_resort or inside and np.all(seen - covered >= min_visible * np.array(areas)):
             return mask, area
-    return None
+    return None, 0.
 
 
 # -- outlines: lists of (N, 2) closed curves in a unit circle, filled by the even-odd rule --------
@@ -125,8 +119,7 @@ def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
         return [_polygon(48), _polygon(48) * rng.uniform(.48, .6)]
     if name == 'star':
         return [_polygon(10, up, np.tile([1., rng.uniform(.36, .44)], 5))]
-    corners, start = dict(disc=(48, 0.), square=(4, math.pi / 4), triangle=(3, up))[name]
-    return [_polygon(corners, start)]
+    return [_polygon(*dict(disc=(48,), square=(4, math.pi / 4), triangle=(3, up))[name])]
 
 
 def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:
@@ -191,10 +184,7 @@ def _color(rng, light) -> np.ndarray:
 
 
 def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
-    """Two related colours, (2, 3); the first is ``least`` away, in RGB, from all of ``avoid``.
-
-    After ``_TRIES`` tries, the most distant colour wins.
-    """
+    """Two related colours, (2, 3); the first is ``least`` away from all of ``avoid``, if it can."""
     best, best_distance = np.zeros(3), -1.0
     for _ in range(_TRIES):
         color = _color(rng, light)
@@ -246,11 +236,7 @@ def _texture(rng, image_size, colors) -> np.ndarray:
 
 
 def _background(rng, image_size):
-    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the mean colours of ground and sky.
-
-    The sky is smooth and the ground rough or patterned. The tilted horizon is blurred over some
-    pixels, which are unlabelled.
-    """
+    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the mean colours of ground and sky."""
     height, width = image_size
     ground_color, sky_color = _color(rng, BACK_LIGHT), _color(rng, BACK_LIGHT)
     y, x = np.mgrid[:height, :width].astype(np.float32)

@@ -156,11 +156,8 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
                 reduce_zero_label: bool = False) -> Data:
     """Reads a folder for 'mmdet', 'mmseg' or 'mmpretrain'.
 
-    Args:
-        root: the folder.
-        toolbox: determines which layouts are accepted.
-        ignore_index: the id to ignore in label maps; 0 is then a class.
-        reduce_zero_label: 0 in label maps is unlabelled, and classes start at 1.
+    In label maps, 0 is a class if ``ignore_index`` is given, and unlabelled under
+    ``reduce_zero_label``.
 
     Raises:
         ValueError: the folder is empty, has no known layout or several, or has a bad file.
@@ -254,12 +251,11 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
     classes = dict.fromkeys((yolo_names(folder) or names) if layout == 'YOLO' else [])
     samples: dict[str, Sample] = {}
     for file in files:
-        with blame(folder.root / file, 'mend or delete it, or export it again'):
+        with blame(folder.root / file, 'add what is missing, mend it, or export it again'):
             images = read(folder, file, classes)
             paths = [folder.find_image(name, file) for name, *_ in images]
             if lacking := [image[0] for image, path in zip(images, paths) if not path]:
-                raise ValueError(f'{some(lacking, 1)} of {len(images)} images are not in the '
-                                 'folder, put them there')
+                raise ValueError(f'{some(lacking, 1)} of {len(images)} images are not in the folder')
             for path, (_, size, objects) in zip(paths, images):
                 if path in samples:
                     raise ValueError(f'{path} is listed more than once in the annotation files')

@@ -17,7 +17,7 @@ from lape_mm.shipped import shipped
 from .checks.data_sets import heads
 from .checks.signatures import nearest
 from .config import lookup, walk
-from .errors import RunError
+from .errors import RunError, rank
 
 # the short names of our recipes; tiny unless a name ends with another size
 RECIPES = {
@@ -61,11 +61,7 @@ def settle(args: Namespace) -> None:
 
 
 def edit(cfg: Config, args: Namespace) -> None:
-    """Applies the options of `OPTIONS` to a freshly read config.
-
-    Raises:
-        RunError: the data is bad, or the config lacks something that an option needs.
-    """
+    """Applies the options of `OPTIONS` to a freshly read config; RunError where it cannot."""
     notes: list[str] = []
     images, epochs, side = 0, args.epochs, args.img_size
     if args.data:
@@ -93,7 +89,7 @@ def edit(cfg: Config, args: Namespace) -> None:
     set_epochs(cfg, epochs, math.ceil(images / (batch * world)), notes)
     if args.dry:
         cfg.train_cfg.val_interval = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters
-    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+    if rank() == 0:
         print(*(f'data: {note}' for note in notes), sep='\n', flush=True)
 
 
@@ -175,8 +171,8 @@ def set_masks(cfg: Config, data: Data) -> bool:
             'MaskRCNN', 'CascadeRCNN'):
         raise RunError(f'--data {data.root}: has boxes without outlines, which {cfg.model.type} '
                        'needs; choose a config of a box detector, or annotate polygons')
-    for key in ('mask_head', 'mask_roi_extractor'):
-        cfg.model.roi_head.pop(key, None)
+    del cfg.model.roi_head['mask_head']
+    cfg.model.roi_head.pop('mask_roi_extractor', None)
     for node in loading:
         node['with_mask'] = False
     data.notes.append('boxes without outlines: the model is trained without its mask head')
@@ -285,13 +281,9 @@ def set_img_size(cfg: Config, side: int) -> str:
 
 
 def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]) -> None:
-    """Sets the length of a run, and scales warm-up, milestones and intervals with it.
+    """Sets the length of a run (None keeps it); warm-up, milestones and intervals scale with it.
 
-    Args:
-        cfg: edited in place; its loop counts epochs or iterations.
-        epochs: None keeps the length.
-        per_epoch: batches per epoch, 0 if unknown.
-        notes: receives the length of the run.
+    An epoch has ``per_epoch`` batches, 0 if unknown.
     """
     loop = cfg.train_cfg
     whole = 'max_epochs' in loop

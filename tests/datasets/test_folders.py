@@ -117,7 +117,7 @@ FAULTS = {
     'no box': ('coco', lambda root: edit_json(root, lambda content: content['annotations'][
         0].update(bbox=[1, 2])), 'result.json object 0 bbox=[1, 2] export'),
     'missing image': ('coco', lambda root: (root / 'images/3.jpg').unlink(),
-                      'result.json 3.jpg put them'),
+                      'result.json 3.jpg add'),
     'no objects': ('coco', lambda root: edit_json(root, lambda content: content.update(
         annotations=[])), 'no object annotate'),
     'unknown name': ('coco', lambda root: write(root / 'classes.txt', 'ant\nwasp\n'),
