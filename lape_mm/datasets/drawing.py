@@ -119,7 +119,8 @@ def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
         return [_polygon(48), _polygon(48) * rng.uniform(.48, .6)]
     if name == 'star':
         return [_polygon(10, up, np.tile([1., rng.uniform(.36, .44)], 5))]
-    return [_polygon(*dict(disc=(48,), square=(4, math.pi / 4), triangle=(3, up))[name])]
+    corners, start = dict(disc=(48, 0.), square=(4, math.pi / 4), triangle=(3, up))[name]
+    return [_polygon(corners, start)]
 
 
 def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:

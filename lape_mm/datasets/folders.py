@@ -255,7 +255,7 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
             images = read(folder, file, classes)
             paths = [folder.find_image(name, file) for name, *_ in images]
             if lacking := [image[0] for image, path in zip(images, paths) if not path]:
-                raise ValueError(f'{some(lacking, 1)} of {len(images)} images are not in the folder')
+                raise ValueError(f'{some(lacking, 1)} of {len(images)} images do not exist')
             for path, (_, size, objects) in zip(paths, images):
                 if path in samples:
                     raise ValueError(f'{path} is listed more than once in the annotation files')
