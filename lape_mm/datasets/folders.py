@@ -255,7 +255,7 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
             images = read(folder, file, classes)
             paths = [folder.find_image(name, file) for name, *_ in images]
             if lacking := [image[0] for image, path in zip(images, paths) if not path]:
-                raise ValueError(f'{some(lacking, 1)} of {len(images)} images do not exist')
+                raise ValueError(f'not in the folder: {some(lacking, 1)}, of {len(images)} images')
             for path, (_, size, objects) in zip(paths, images):
                 if path in samples:
                     raise ValueError(f'{path} is listed more than once in the annotation files')
@@ -343,8 +343,8 @@ def read_yolo(folder: Folder, image: str, classes: dict[str, None]) -> list[tupl
     """As `read_coco`, of an image in YOLO's layout; ``classes`` has the names of its numbers."""
     label, size, names, objects = yolo_label(folder, image), folder.size(image), [*classes], []
     for number, row in enumerate(folder.lines(label), 1):
-        with blame(f'{folder.root / label}:{number}', 'write class x y width height, or class '
-                   'x1 y1 x2 y2 .., divided by the size of the image'):
+        with blame(f'{folder.root / label}:{number}', 'rows are class x y width height, or '
+                   'class x1 y1 x2 y2 .., divided by the size of the image'):
             objects += [yolo_object(row, names, size)] if row else []
     return [(image, size, objects)]
 
@@ -353,7 +353,8 @@ def yolo_object(row: str, names: Sequence[str], size: tuple[int, int]) -> dict:
     """Converts a row to a COCO annotation."""
     label, *values = map(float, row.split())
     if label not in range(len(names)):
-        raise ValueError(f'class {label:g}, but classes.txt or data.yaml has {len(names)} names')
+        raise ValueError(f'class {label:g}, but {len(names)} names: list its name in classes.txt '
+                         'or data.yaml')
     if len(values) < 4 or not all(-.01 <= value <= 1.01 for value in values):
         raise ValueError('expected four or more coordinates in 0..1')
     name, points = names[int(label)], np.clip(values, 0, 1).reshape(-1, 2) * size
@@ -391,8 +392,8 @@ def read_maps(folder: Folder, samples: list[Sample], ignored: int | None, reduce
     places = tuple({f'{sample.label_map[0]}/' for sample in samples} - {'/'})
     if lacking := [path for path in folder.images
                    if path not in paired and path.startswith(places)]:
-        raise Fault(f'{folder.root}: {some(lacking, 1)} of {len(folder.images)} images have no '
-                    f'label map; add {samples[0].label_map[1]}/NAME.png')
+        raise Fault(f'{folder.root}: no label map of {some(lacking, 1)}; add '
+                    f'{samples[0].label_map[1]}/NAME.png')
     first: dict[int, Path] = {}  # id -> a map that has it
     for sample in samples[::-(-len(samples) // SAMPLED_MAPS)]:
         _, maps, _, end, name = sample.label_map

@@ -129,7 +129,7 @@ FAULTS = {
     'pixels': ('yolo', lambda root: write(root / 'train/labels/1.txt', '1 20 20 8 8'),
                'labels/1.txt:1: 0..1 divide'),
     'captions': ('yolo', lambda root: write(root / 'train/labels/1.txt', 'a bee'),
-                 "labels/1.txt:1: 'a' write class"),
+                 "labels/1.txt:1: 'a' rows are class"),
     'broken yaml': ('yolo', lambda root: write(root / 'data.yaml', 'a: ['), 'data.yaml mend'),
     'cut map': ('maps', lambda root: write(root / 'annotations/training/3.png', 'x'),
                 '3.png image mend'),
