@@ -23,19 +23,12 @@ _SUBPIXEL_BITS = 4
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture and its ground truth; S = ``SUPERSAMPLING``.
+    """One picture and its ground truth; S = ``SUPERSAMPLING``."""
 
-    Attributes:
-        image: (H, W, 3) uint8, RGB.
-        labels: index into ``CLASSES`` of each object, from the lowest to the topmost.
-        owner: (H * S, W * S) uint8: 0 where no object is visible, k where ``labels[k - 1]`` is.
-        stuff: (H, W) uint8, the background without objects: 0 on the blurred horizon, k for
-            ``STUFF[k - 1]``. Distractors count as the background below them.
-    """
-
-    image: np.ndarray
-    labels: tuple[int, ...]
-    owner: np.ndarray
+    image: np.ndarray  # (H, W, 3) uint8, RGB
+    labels: tuple[int, ...]  # indices into CLASSES, from the lowest object to the topmost
+    owner: np.ndarray  # (H * S, W * S) uint8: k where labels[k - 1] is visible, else 0
+    # (H, W) uint8: k for STUFF[k - 1], also below objects and distractors; 0 on the horizon
     stuff: np.ndarray
 
     def label_map(self) -> np.ndarray:
@@ -43,7 +36,7 @@ class Scene:
         shares = [_shrink(self.owner == k) for k in range(len(self.labels) + 1)]
         top = np.argmax(shares, axis=0)
         stuff = np.where(self.stuff > 0, self.stuff + len(CLASSES), 0)
-        names = np.array([0, *(label + 1 for label in self.labels)])
+        names = np.array([0, *self.labels]) + 1
         return np.where(top == 0, stuff, names[top]).astype(np.uint8)
 
 
@@ -51,14 +44,10 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
                objects: tuple[int, int], size_range: tuple[float, float],
                spread: tuple[float, float], turn: float, distractors: tuple[int, int],
                min_visible: float) -> Scene:
-    """Draws one scene; `scenes` gives values of the arguments that are not listed.
+    """Draws one scene; ``SCENES`` of `scenes` has values of the arguments.
 
-    Args:
-        rng: the only source of randomness.
-        first_label: class of the lowest object, an index into ``CLASSES``; the others are random.
-        objects: (fewest, most); an object, except the first, is left out if ``_TRIES`` tries find
-            no place for it.
-        min_visible: least share of each object that is neither covered nor outside.
+    The lowest object's class is ``first_label``. An object is left out if ``_TRIES`` tries find no
+    place where a share ``min_visible`` of every object is neither covered nor outside.
     """
     height, width = image_size
     canvas, stuff, back_colors = _background(rng, image_size)
@@ -74,10 +63,9 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
     used = list(back_colors)
     for number in range(rng.integers(objects[0], objects[1] + 1)):
         label = int(rng.integers(len(CLASSES))) if number else first_label
-        found = _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
-        if found is None:
+        mask, area = _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
+        if mask is None:
             continue
-        mask, area = found
         colors = _colors(rng, used, OBJECT_LIGHT, least=95)
         _paint(rng, canvas, mask, colors)
         labels.append(label)
@@ -92,13 +80,12 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
 
 
 def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible):
-    """Supersampled mask and full area of a new object that leaves the others visible, or None."""
+    """Supersampled mask (or None) and full area of a new object that leaves the others visible."""
     height, width = (side // SUPERSAMPLING for side in owner.shape)
     seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
-    shorter = min(height, width)
     for attempt in range(_TRIES + (not areas)):
         last_resort = attempt == _TRIES  # the picture has no object yet
-        diameter = rng.uniform(*size_range) * shorter
+        diameter = rng.uniform(*size_range) * min(height, width)
         center = rng.uniform(*((0.45, 0.55) if last_resort else spread), 2) * (width, height)
         outline = _place(rng, _outline(rng, CLASSES[label]), center, diameter, turn)
         area = _area(outline) * SUPERSAMPLING ** 2
@@ -108,7 +95,7 @@ def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible)
         inside = np.count_nonzero(mask) >= (1 + min_visible) / 2 * area
         if last_resort or inside and np.all(seen - covered >= min_visible * np.array(areas)):
             return mask, area
-    return None
+    return None, 0.
 
 
 # -- outlines: lists of (N, 2) closed curves in a unit circle, filled by the even-odd rule --------
@@ -198,10 +185,7 @@ def _color(rng, light) -> np.ndarray:
 
 
 def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
-    """Two related colours, (2, 3); the first is ``least`` away, in RGB, from all of ``avoid``.
-
-    After ``_TRIES`` tries, the most distant colour wins.
-    """
+    """Two related colours, (2, 3); the first is ``least`` away from all of ``avoid``, if it can."""
     best, best_distance = np.zeros(3), -1.0
     for _ in range(_TRIES):
         color = _color(rng, light)
@@ -253,11 +237,7 @@ def _texture(rng, image_size, colors) -> np.ndarray:
 
 
 def _background(rng, image_size):
-    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the mean colours of ground and sky.
-
-    The sky is smooth and the ground rough or patterned. The tilted horizon is blurred over some
-    pixels, which are unlabelled.
-    """
+    """Canvas (H, W, 3) float32, stuff (H, W) uint8, and the mean colours of ground and sky."""
     height, width = image_size
     ground_color, sky_color = _color(rng, BACK_LIGHT), _color(rng, BACK_LIGHT)
     y, x = np.mgrid[:height, :width].astype(np.float32)

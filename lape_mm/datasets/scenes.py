@@ -9,9 +9,8 @@ A config names its data in one dict, and the tools call ``prepare(**cfg.scenes)`
 
 By hand: ``python -m lape_mm.datasets.scenes coco data/scenes/coco``.
 
-Text configs cannot import, so they repeat the classes and palettes of ``layouts.py`` as
-``metainfo``: for ``CocoDataset`` ('coco'), for ``BaseSegDataset`` with ``reduce_zero_label=True``
-('ade'), and for ``ImageNet`` or ``CustomDataset`` ('imagenet').
+Text configs cannot import, so they repeat the classes in ``metainfo``: for ``CocoDataset``
+('coco'), ``BaseSegDataset`` with ``reduce_zero_label=True`` ('ade'), and ``ImageNet`` ('imagenet').
 """
 from __future__ import annotations
 
@@ -24,21 +23,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import cv2
 import numpy as np
 
-from .drawing import CLASSES, Scene, draw_scene
-from .layouts import WRITERS
+from .drawing import CLASSES, STUFF, SUPERSAMPLING, Scene, draw_scene
 
 FORMAT = 1  # raise this when the same settings draw different files
-LAYOUTS = tuple(WRITERS)
 RECORD = 'scenes.json'
 SPLITS = ('train', 'val')
+LEAST_SIDE = 32  # pixels
 
-# (height, width) in pixels, numbers of pictures
-DEFAULTS: dict[str, dict] = dict(
-    coco=dict(image_size=(160, 160), num_train=320, num_val=80),
-    ade=dict(image_size=(160, 160), num_train=320, num_val=80),
-    imagenet=dict(image_size=(64, 64), num_train=1500, num_val=300))
 # arguments of `draw_scene`. A plain ViT must learn the shapes within minutes: objects are large,
 # central and upright; a classifier's picture shows one
 SCENES: dict[str, dict] = dict(
@@ -48,61 +42,92 @@ SCENES: dict[str, dict] = dict(
              distractors=(1, 4), min_visible=.5),
     imagenet=dict(objects=(1, 1), size_range=(.7, 1.), spread=(.42, .58), turn=20.,
                   distractors=(1, 3), min_visible=.6))
-LEAST_SIDE = 32  # pixels
+LAYOUTS = tuple(SCENES)
+# side in pixels, numbers of pictures
+USUAL = {layout: dict(image_size=160, num_train=320, num_val=80) for layout in LAYOUTS}
+USUAL['imagenet'] = dict(image_size=64, num_train=1500, num_val=300)
+
+# with gaps, as in COCO, so that code which takes an id for an index fails here
+COCO_CATEGORY_IDS = (1, 2, 4, 7, 8, 13)
+# label 0 is unlabelled, label k is ADE_CLASSES[k - 1] (reduce_zero_label=True)
+ADE_CLASSES = CLASSES + STUFF
+# not ids of ImageNet, so that nobody mistakes these folders for a part of it
+IMAGENET_WNIDS = tuple(f'n9000000{number}' for number in range(1, len(CLASSES) + 1))
+
+Scenes = Callable[[str], Iterator[tuple[int, Scene]]]
 
 
 def prepare(layout: str, root: str | os.PathLike, *, image_size: int | Sequence[int] | None = None,
             num_train: int | None = None, num_val: int | None = None, seed: int = 0,
-            log: Callable[[str], None] = print,
             track: Callable[[range], Iterable[int]] = iter) -> Path:
-    """Draws the data set into ``root`` unless it is there already, and logs one line.
+    """Draws the data set into ``root`` unless it is there already, and prints one line.
 
-    The set is drawn into a temporary folder, then renamed, so ``root`` is never incomplete. If
-    several processes draw at once, the first one wins and the others use its folder. Equal
-    settings give equal bytes on one machine. Picture i of a split does not depend on the counts or
-    on other pictures.
+    ``root`` is never incomplete: the set is drawn into a temporary folder, then renamed. Of several
+    processes that draw at once, the first wins and the others use its folder. Equal settings give
+    equal bytes on one machine, and picture i of a split does not depend on the counts.
 
     Args:
-        layout: 'coco', 'ade' or 'imagenet'; sizes and counts default to its ``DEFAULTS``.
-        root: folder of the data set; missing parents are created.
+        layout: 'coco', 'ade' or 'imagenet'; sizes and numbers default to its ``USUAL``.
+        root: folder of the data set; its absolute path is returned.
         image_size: pixels, one number or (height, width).
-        num_train, num_val: number of pictures, at least one per class.
-        seed: of the random stream.
-        log: receives the line.
+        num_train, num_val: numbers of pictures.
         track: wraps the range of a split's pictures and may show progress.
-
-    Returns:
-        the absolute path of the folder.
 
     Raises:
         ValueError: an argument is bad, or ``root`` has scenes drawn with other settings.
         FileExistsError: ``root`` is a file, or a folder with something else.
     """
-    settings = check_settings(layout, dict(
-        image_size=image_size, num_train=num_train, num_val=num_val, seed=seed))
+    if layout not in LAYOUTS:
+        raise ValueError(f'layout must be one of {", ".join(LAYOUTS)}, got {layout!r}')
+    settings: dict[str, Any] = dict(format=FORMAT, layout=layout, **USUAL[layout], seed=seed)
+    given = dict(image_size=image_size, num_train=num_train, num_val=num_val)
+    settings.update((name, value) for name, value in given.items() if value is not None)
+    size, *counts = (settings[name] for name in given)
+    settings['image_size'] = sides = [*size] if isinstance(size, Sequence) else [size, size]
+    if min(sides) < LEAST_SIDE or min(counts) < len(CLASSES):
+        raise ValueError(f'expected an image_size of {LEAST_SIDE} or more, num_train and num_val '
+                         f'of {len(CLASSES)} or more, got {sides} and {counts}')
     folder = Path(root).expanduser().resolve()
-    what = f'{layout} set ({settings["num_train"]} train, {settings["num_val"]} val)'
+    what = '{} set ({} train, {} val)'.format(layout, *counts)
     if is_drawn(folder, settings):
-        log(f'scenes: {folder} already holds this {what}')
+        print(f'scenes: {folder} already holds this {what}')
         return folder
     start = time.perf_counter()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix='.', dir=folder.parent) as parent:
         draft = Path(parent, folder.name)
         draft.mkdir()
-        WRITERS[layout](draft, lambda split: draw_split(split, settings, track))
+        WRITERS[layout](draft, lambda split: (
+            (index, scene(split, index, settings))
+            for index in track(range(settings[f'num_{split}']))))
         (draft / RECORD).write_text(json.dumps(settings, indent=2) + '\n')
         try:
             draft.rename(folder)
         except OSError:
             if not is_drawn(folder, settings):  # else another process has drawn it meanwhile
                 raise
-    log(f'scenes: drew the {what} into {folder} in {time.perf_counter() - start:.1f} s')
+    print(f'scenes: drew the {what} into {folder} in {time.perf_counter() - start:.1f} s')
     return folder
 
 
+def is_drawn(folder: Path, settings: dict) -> bool:
+    """True if ``folder`` is this data set, False if it is free; raises for anything else."""
+    if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):
+        return False
+    try:
+        found = dict(json.loads((folder / RECORD).read_text()))
+    except (OSError, ValueError) as error:
+        raise FileExistsError(f'{folder} exists, but {RECORD} is missing or unreadable: name '
+                              'another folder, or empty this one') from error
+    if other := [f'{name} is {found.get(name)!r} there, {value!r} here'
+                 for name, value in settings.items() if found.get(name) != value]:
+        raise ValueError(f'{folder} holds scenes drawn with other settings: {"; ".join(other)}: '
+                         'name another folder, or delete this one to draw it again')
+    return True
+
+
 def scene(split: str, index: int, settings: dict) -> Scene:
-    """Draws picture ``index`` of 'train' or 'val', with `read_settings`' settings."""
+    """Draws picture ``index`` of 'train' or 'val', with the settings of ``scenes.json``."""
     layout = settings['layout']
     rng = np.random.default_rng([settings['seed'], LAYOUTS.index(layout), SPLITS.index(split),
                                  index])
@@ -111,67 +136,105 @@ def scene(split: str, index: int, settings: dict) -> Scene:
                       **SCENES[layout])
 
 
-def draw_split(split: str, settings: dict, track: Callable[[range], Iterable[int]]) \
-        -> Iterator[tuple[int, Scene]]:
-    """Yields (index, Scene) of one split."""
-    for index in track(range(settings[f'num_{split}'])):
-        yield index, scene(split, index, settings)
+# Writers get an empty folder, and (index, Scene) by split. File names and ids only depend on the
+# index, so a longer data set just adds files.
+
+def write_coco(folder: Path, scenes: Scenes) -> None:
+    """``annotations/instances_{train,val}2017.json`` with polygons, ``{train,val}2017/*.jpg``."""
+    (folder / 'annotations').mkdir()
+    categories = [dict(supercategory='shape', id=number, name=name)
+                  for number, name in zip(COCO_CATEGORY_IDS, CLASSES)]
+    for odd, split in enumerate(('val', 'train')):
+        images, annotations = [], []
+        for index, scene in scenes(split):
+            image_id = 2 * (index + 1) + odd
+            name = f'{image_id:012d}.jpg'
+            write_image(folder / f'{split}2017' / name, scene.image[..., ::-1])
+            height, width = scene.image.shape[:2]
+            images.append(dict(license=1, file_name=name, height=height, width=width, id=image_id))
+            annotations += [
+                dict(**instance(scene.owner == number), iscrowd=0, image_id=image_id,
+                     category_id=COCO_CATEGORY_IDS[label], id=100 * image_id + number)
+                for number, label in enumerate(scene.labels, 1)]
+        (folder / 'annotations' / f'instances_{split}2017.json').write_text(json.dumps(dict(
+            info=dict(description='Scenes of plain shapes drawn by lape_mm', version='1.0'),
+            licenses=[dict(id=1, name='Apache License 2.0',
+                           url='https://www.apache.org/licenses/LICENSE-2.0')],
+            images=images, annotations=annotations, categories=categories)))
 
 
-def read_settings(root: str | os.PathLike) -> dict:
-    """The settings that the set in ``root`` was drawn with.
+def instance(mask: np.ndarray) -> dict:
+    """``segmentation``, ``area`` and ``bbox`` (x, y, width, height) of a supersampled mask."""
+    curves = [(curve + 0.5) / SUPERSAMPLING for curve in outlines(mask)]
+    points = np.concatenate(curves)
+    box = np.concatenate([points.min(axis=0), np.ptp(points, axis=0)])
+    return dict(segmentation=[curve.ravel().round(2).tolist() for curve in curves],
+                area=round(np.count_nonzero(mask) / SUPERSAMPLING ** 2, 4),
+                bbox=box.round(2).tolist())
 
-    Raises:
-        FileExistsError: ``root`` has no readable ``scenes.json``.
+
+def outlines(mask: np.ndarray) -> list[np.ndarray]:
+    """Polygons, (N, 2) of (x, y) pixel centres, whose union is ``mask`` without specks.
+
+    COCO unites the polygons of an instance and has no holes. A part with a hole is therefore cut
+    through the hole; both halves keep the column of the cut, so no gap remains.
     """
-    try:
-        return dict(json.loads((Path(root) / RECORD).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise FileExistsError(f'{root} exists, but {RECORD} is missing or unreadable: name another '
-                              'folder, or empty this one') from error
+    curves, tree = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    holes = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent >= 0]
+    holes = [hole for hole in holes if cv2.contourArea(hole) >= SUPERSAMPLING ** 2]
+    if holes:
+        left, _, width, _ = cv2.boundingRect(max(holes, key=cv2.contourArea))
+        cut = left + width // 2
+        first, second = mask.copy(), mask.copy()
+        first[:, cut + 1:] = False
+        second[:, :cut] = False
+        return outlines(first) + outlines(second)
+    parts = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent < 0]
+    largest = max(map(cv2.contourArea, parts))
+    parts = [cv2.approxPolyDP(part, 1.0, True)[:, 0] for part in parts
+             if cv2.contourArea(part) >= min(largest, 2 * SUPERSAMPLING ** 2)]
+    return [part for part in parts if len(part) >= 3]
 
 
-def is_drawn(folder: Path, settings: dict) -> bool:
-    """True if ``folder`` is this data set, False if it is free; raises for anything else."""
-    if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):
-        return False
-    found = read_settings(folder)
-    other = [f'{name} is {found.get(name)!r} there, {value!r} here'
-             for name, value in settings.items() if found.get(name) != value]
-    if other:
-        raise ValueError(f'{folder} holds scenes drawn with other settings: {"; ".join(other)}: '
-                         'name another folder, or delete this one to draw it again')
-    return True
+def write_ade(folder: Path, scenes: Scenes) -> None:
+    """``images/{training,validation}/*.jpg``, ``annotations/../*.png``, and ``classes.txt``."""
+    for split, name in (('train', 'training'), ('val', 'validation')):
+        for index, scene in scenes(split):
+            stem = f'{name}/ADE_{split}_{index + 1:08d}'
+            write_image(folder / f'images/{stem}.jpg', scene.image[..., ::-1])
+            write_image(folder / f'annotations/{stem}.png', scene.label_map())
+    (folder / 'classes.txt').write_text('\n'.join((*ADE_CLASSES, '')))
 
 
-def check_settings(layout: str, given: dict[str, Any]) -> dict[str, Any]:
-    """All settings, checked; lists replace tuples, as in JSON."""
-    if layout not in LAYOUTS:
-        raise ValueError(f'layout must be one of {", ".join(LAYOUTS)}, got {layout!r}')
-    settings: dict[str, Any] = dict(format=FORMAT, layout=layout, **DEFAULTS[layout])
-    settings.update((name, value) for name, value in given.items() if value is not None)
-    size = settings['image_size']
-    settings['image_size'] = [*size] if isinstance(size, (list, tuple)) else [size, size]
-    for name, least in dict(image_size=LEAST_SIDE, num_train=len(CLASSES), num_val=len(CLASSES),
-                            seed=0).items():
-        sides = settings[name] if name == 'image_size' else [settings[name]]
-        if len(sides) != 1 + (name == 'image_size') or not all(
-                type(side) is int and side >= least for side in sides):
-            raise ValueError(f'{name} must be {least} or more, got {settings[name]!r}')
-    return settings
+def write_imagenet(folder: Path, scenes: Scenes) -> None:
+    """``{train,val}/<wnid>/*.JPEG``."""
+    for split in SPLITS:
+        for index, scene in scenes(split):
+            wnid = IMAGENET_WNIDS[scene.labels[0]]
+            name = f'{wnid}_{index}' if split == 'train' else f'val_{index + 1:08d}'
+            write_image(folder / split / wnid / f'{name}.JPEG', scene.image[..., ::-1])
+
+
+def write_image(path: Path, image: np.ndarray) -> None:
+    """Writes an image; cv2.imwrite raises nothing when the disk is full."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = () if path.suffix == '.png' else (cv2.IMWRITE_JPEG_QUALITY, 95)
+    encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1]
+    path.write_bytes(encoded.tobytes())
+
+
+WRITERS = dict(coco=write_coco, ade=write_ade, imagenet=write_imagenet)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line of `prepare`, with its main settings."""
     parser = argparse.ArgumentParser(
-        prog='python -m lape_mm.datasets.scenes', argument_default=argparse.SUPPRESS,
+        prog='python -m lape_mm.datasets.scenes',
         description='Draw the built-in data set into a folder, once.')
     parser.add_argument('layout', choices=LAYOUTS)
     parser.add_argument('root', help='folder of the data set')
-    parser.add_argument('--image-size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'))
     parser.add_argument('--num-train', type=int)
     parser.add_argument('--num-val', type=int)
-    parser.add_argument('--seed', type=int)
     try:
         prepare(**vars(parser.parse_args(argv)))
     except (ValueError, FileExistsError) as error:

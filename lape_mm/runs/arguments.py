@@ -95,10 +95,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     group.add_argument('--batch', type=above_zero(int), metavar='N', help='images per process')
     group.add_argument('--lr', type=above_zero(float), metavar='RATE',
                        help="learning rate (default: the recipe's, scaled to --data and --batch)")
-    group.add_argument('--ignore-index', type=int, metavar='ID',
-                       help='id to ignore in label maps; 0 means --reduce-zero-label')
-    group.add_argument('--reduce-zero-label', action='store_true', default=None,
-                       help='0 in label maps is unlabelled; classes start at 1')
+    zero = group.add_mutually_exclusive_group()
+    zero.add_argument('--ignore-index', type=int, metavar='ID',
+                      help='id to ignore in label maps; 0 means --reduce-zero-label')
+    zero.add_argument('--reduce-zero-label', action='store_true', default=None,
+                      help='0 in label maps is unlabelled; classes start at 1')
     group.add_argument('--dry', action='store_true', default=None,
                        help='try everything with a few small images and two epochs')
 

@@ -5,7 +5,6 @@ import colorsys
 import math
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from lape_mm.shipped import shipped
 from .checks.data_sets import heads
 from .checks.signatures import nearest
 from .config import lookup, walk
-from .errors import RunError
+from .errors import RunError, rank
 
 # the short names of our recipes; tiny unless a name ends with another size
 RECIPES = {
@@ -37,29 +36,21 @@ TIMES = ('begin', 'end', 'milestones', 'T_max', 'switch_epoch', 'num_last_epochs
 
 def recipe(name: str) -> str:
     """The config of a short name such as ``mask_rcnn_small``; any other name as it is."""
+    if '/' in name or '::' in name or os.path.exists(name):
+        return name
     stem, _, size = name.rpartition('_')
     if size not in ('tiny', 'small', 'base'):
         stem, size = name, 'tiny'
     path = shipped('configs') / RECIPES.get(stem, '').format(size)
-    if stem in RECIPES and not os.path.exists(name):
-        if not path.is_file():
-            raise RunError(f'config {name}: there is no {stem} of this size')
-        return str(path)
-    if stem not in RECIPES and '/' not in name and not os.path.exists(name) and \
-            (alike := nearest(stem, RECIPES)):
+    if not path.is_file() and (alike := nearest(stem, RECIPES)):
         raise RunError(f'there is no config {name}, did you mean {alike[0]!r}?')
-    return name
+    return str(path) if path.is_file() else name
 
 
 def settle(args: Namespace) -> None:
     """Checks that the options agree, and names the work folder after config and data."""
     if args.ignore_index == 0:
         args.ignore_index, args.reduce_zero_label = None, True
-    if args.ignore_index is not None and args.ignore_index not in range(256):
-        raise RunError(f'--ignore-index {args.ignore_index}: expected an id from 0 to 255')
-    if args.reduce_zero_label and args.ignore_index not in (None, 255):
-        raise RunError('--ignore-index N and --reduce-zero-label exclude each other: 0 and 255 '
-                       'are unlabelled then')
     if not args.data and (args.dry or args.reduce_zero_label or args.ignore_index is not None):
         raise RunError('--dry, --ignore-index and --reduce-zero-label need --data FOLDER')
     if args.lr and args.auto_scale_lr:
@@ -70,11 +61,7 @@ def settle(args: Namespace) -> None:
 
 
 def edit(cfg: Config, args: Namespace) -> None:
-    """Applies the options of `OPTIONS` to a freshly read config.
-
-    Raises:
-        RunError: the data is bad, or the config lacks something that an option needs.
-    """
+    """Applies the options of `OPTIONS` to a freshly read config; RunError where it cannot."""
     notes: list[str] = []
     images, epochs, side = 0, args.epochs, args.img_size
     if args.data:
@@ -102,16 +89,13 @@ def edit(cfg: Config, args: Namespace) -> None:
     set_epochs(cfg, epochs, math.ceil(images / (batch * world)), notes)
     if args.dry:
         cfg.train_cfg.val_interval = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters
-    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+    if rank() == 0:
         print(*(f'data: {note}' for note in notes), sep='\n', flush=True)
 
 
 def read_data(cfg: Config, args: Namespace) -> Data:
     """The folder's data for the config's toolbox; with --dry, a few images of it."""
     scope = cfg.get('default_scope')
-    if scope != 'mmseg' and (args.reduce_zero_label or args.ignore_index is not None):
-        raise RunError('--ignore-index and --reduce-zero-label are for label maps, which only '
-                       'configs of mmseg read')
     if scope not in DRY or not all(cfg.get(name) for name in ('model', *LOADERS)):
         raise RunError(f'--data: the config has no default_scope of {", ".join(DRY)}, or lacks '
                        f'model, {", ".join(LOADERS[:2])} or {LOADERS[2]}')
@@ -121,15 +105,11 @@ def read_data(cfg: Config, args: Namespace) -> Data:
     except ValueError as error:
         raise RunError(f'--data {error}') from error
     if args.dry:
-        data.train, data.val = few(data.train, 8), few(data.val, 4)
+        for part, count in ((data.train, 8), (data.val, 4)):
+            few = [sample for sample in part if sample.objects] or part
+            part[:] = few[::-(-len(few) // count)]
         data.notes.append(f'--dry takes {len(data.train)} and {len(data.val)} of them')
     return data
-
-
-def few(samples: list, count: int) -> list:
-    """Some evenly spaced samples; in detection, samples with objects."""
-    samples = [sample for sample in samples if sample.objects] or samples
-    return samples[::-(-len(samples) // count)]
 
 
 def set_data(cfg: Config, data: Data, args: Namespace) -> None:
@@ -156,30 +136,19 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
             raise RunError(f'--data: the pipeline of {name} ({", ".join(steps)}) '
                            f'{"also reads maps of stuff" if stuff else "reads other data"}, not '
                            f'only {" or ".join(TASKS[scope])}; choose another config')
-        made = [dict(dataset_of(data, *entry, source), data_root=cfg.data_root, metainfo=metainfo,
-                     test_mode=split == 'val', pipeline=pipeline) for entry in index[split]]
+        made = [dict(one, data_root=cfg.data_root, metainfo=metainfo, test_mode=split == 'val',
+                     pipeline=pipeline) for one in index[split]]
+        if scope == 'mmdet':
+            made[0]['filter_cfg'] = source.get('filter_cfg')
         node.clear()
         node.update(made[0] if len(made) == 1 else dict(type='ConcatDataset', datasets=made))
     if kind_of(cfg.train_dataloader.get('sampler')) == 'RepeatAugSampler':
         cfg.train_dataloader.sampler = ConfigDict(type='DefaultSampler', shuffle=True)
         data.notes.append('each image once per epoch; the recipe shows it three times')
     set_classes(cfg, count)
-    set_evaluators(cfg, index['val'][0][0], masks, count)
+    set_evaluators(cfg, index['val'][0]['ann_file'], masks, count)
     if args.ignore_index:
         set_ignored(cfg, args.ignore_index)
-
-
-def dataset_of(data: Data, index: str, place: Sequence[str], source: Mapping) -> dict:
-    """The toolbox's own data set of an index that `write_index` wrote."""
-    if data.layout == 'class folders':
-        return dict(type='CustomDataset', ann_file=index, data_prefix='')
-    if data.layout == 'label maps':
-        images, maps, suffix, map_suffix = place
-        return dict(type='BaseSegDataset', ann_file=index, img_suffix=suffix,
-                    seg_map_suffix=map_suffix, reduce_zero_label=data.reduce_zero_label,
-                    data_prefix=dict(img_path=images, seg_map_path=maps))
-    return dict(type='CocoDataset', ann_file=index, data_prefix=dict(img=''),
-                filter_cfg=source.get('filter_cfg'))
 
 
 def set_masks(cfg: Config, data: Data) -> bool:
@@ -198,12 +167,12 @@ def set_masks(cfg: Config, data: Data) -> bool:
             data.notes.append(f'{len(bare)} of {len(objects)} objects have only a box, which '
                               'serves as their outline')
         return True
-    roi_head = cfg.model.get('roi_head') or {}
-    if 'mask_head' not in roi_head or cfg.model.type not in ('MaskRCNN', 'CascadeRCNN'):
+    if not lookup(cfg, 'model.roi_head.mask_head') or cfg.model.type not in (
+            'MaskRCNN', 'CascadeRCNN'):
         raise RunError(f'--data {data.root}: has boxes without outlines, which {cfg.model.type} '
                        'needs; choose a config of a box detector, or annotate polygons')
-    for key in ('mask_head', 'mask_roi_extractor'):
-        roi_head.pop(key, None)
+    del cfg.model.roi_head['mask_head']
+    cfg.model.roi_head.pop('mask_roi_extractor', None)
     for node in loading:
         node['with_mask'] = False
     data.notes.append('boxes without outlines: the model is trained without its mask head')
@@ -284,13 +253,7 @@ def set_lr(cfg: Config, rate: float) -> None:
 
 
 def set_img_size(cfg: Config, side: int) -> str:
-    """Scales all sizes in pixels so that the config's own image size becomes ``side``.
-
-    That is a classifier's or segmentation model's crop, or a detector's shorter side.
-
-    Returns:
-        what was changed.
-    """
+    """Scales all sizes so that a crop, or a detector's shorter side, has ``side`` pixels."""
     steps = [node for _, node in walk(cfg.test_dataloader) if 'type' in node]
     sizes = [*(step.get('crop_size') for step in steps),
              *(lookup(cfg, f'{where}data_preprocessor.size') for where in ('', 'model.')),
@@ -302,8 +265,7 @@ def set_img_size(cfg: Config, side: int) -> str:
     def scaled(value):
         if isinstance(value, (list, tuple)):
             return type(value)(map(scaled, value))
-        number = isinstance(value, int) and abs(value) >= 16
-        return round(value * side / old) if number else value
+        return round(value * side / old) if isinstance(value, int) and abs(value) >= 16 else value
     for path, node in walk({key: cfg.get(key) for key in (
             *LOADERS, 'data_preprocessor', 'custom_hooks', 'model')}):
         model = path.startswith('model') and 'data_preprocessor' not in path
@@ -319,35 +281,32 @@ def set_img_size(cfg: Config, side: int) -> str:
 
 
 def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]) -> None:
-    """Sets the length of a run, and scales warm-up, milestones and intervals with it.
+    """Sets the length of a run (None keeps it); warm-up, milestones and intervals scale with it.
 
-    Args:
-        cfg: edited in place; its loop counts epochs or iterations.
-        epochs: None keeps the length.
-        per_epoch: batches per epoch, 0 if unknown.
-        notes: receives the length of the run.
+    An epoch has ``per_epoch`` batches, 0 if unknown.
     """
     loop = cfg.train_cfg
-    unit = 'max_epochs' if 'max_epochs' in loop else 'max_iters'
-    whole = unit == 'max_epochs'
-    if epochs and (unit not in loop or not whole and not per_epoch):
+    whole = 'max_epochs' in loop
+    unit = 'max_epochs' if whole else 'max_iters'
+    if epochs and not whole and not (per_epoch and unit in loop):
         raise RunError('--epochs: the config counts iterations, so it needs --data FOLDER; or pass '
                        '--cfg-options train_cfg.max_iters=N')
     old = loop[unit]
-    new = old if not epochs else epochs if whole else epochs * per_epoch
+    new = (epochs if whole else epochs * per_epoch) if epochs else old
 
     def scaled(value):
         if isinstance(value, (list, tuple)):
             return sorted({scaled(entry) for entry in value})
         return min(new, max(1, round(value * new / old))) if 0 < value < math.inf else value
+
+    def scale(node):
+        node.update({key: scaled(node[key]) for key in TIMES if key in node})
     kept, schedules = [], cfg.get('param_scheduler') or []
     for node in schedules if isinstance(schedules, list) else [schedules]:
-        same = node.get('by_epoch', True) == whole
-        if whole and not same and per_epoch and not node.get('begin'):  # a warm-up in iterations
+        if node.get('by_epoch', True) == whole:
+            scale(node)
+        elif whole and per_epoch and not node.get('begin'):  # a warm-up in iterations
             node['end'] = min(node.get('end', math.inf), max(1, new * per_epoch // 10))
-        for key in TIMES if same else ():
-            if key in node:
-                node[key] = scaled(node[key])
         span = node.get('end', math.inf) - node.get('begin', 0)
         if node.get('convert_to_iter_based'):
             span *= per_epoch or math.inf
@@ -356,7 +315,7 @@ def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]
             kept.append(node)
     cfg.param_scheduler = kept
     for node in (loop, *(cfg.get('custom_hooks') or [])):
-        node.update({key: scaled(node[key]) for key in TIMES if key in node})
+        scale(node)
     if 'dynamic_intervals' in loop:
         loop['dynamic_intervals'] = [(scaled(at), step) for at, step in loop['dynamic_intervals']]
     loop[unit] = new

@@ -63,15 +63,6 @@ def test_images_of_a_split_belong_to_its_file(tmp_path):
     assert {sample.path.split('/')[1] for sample in data.val} == {'val'}
 
 
-def test_validation_has_no_class_of_its_own(tmp_path):
-    for split in ('train', 'val'):
-        coco(tmp_path, split, f'images/{split}')
-    path = tmp_path / 'annotations/instances_val.json'
-    path.write_text(path.read_text().replace('"bee"', '"Bee"'))
-    with pytest.raises(ValueError, match="'Bee' are not among"):
-        read(tmp_path, 'coco')
-
-
 def test_more_images_leave_the_split_as_it_is(tmp_path):
     own_data.classes(tmp_path, count=30)
     before = read(tmp_path, 'classes')
@@ -120,32 +111,30 @@ FAULTS = {
     'two layouts': ('coco', voc, 'two layouts at once, COCO PASCAL VOC move'),
     'other task': ('maps', lambda root: shutil.rmtree(root / 'images'), 'needs label maps'),
     'cut json': ('coco', lambda root: write(root / 'result.json', (
-        root / 'result.json').read_text()[:-9]), 'result.json no whole COCO file export'),
+        root / 'result.json').read_text()[:-9]), 'result.json JSONDecodeError export'),
     'unlisted category': ('coco', lambda root: edit_json(root, lambda content: content[
         'categories'].pop()), 'result.json object 1 category_id export'),
     'no box': ('coco', lambda root: edit_json(root, lambda content: content['annotations'][
         0].update(bbox=[1, 2])), 'result.json object 0 bbox=[1, 2] export'),
     'missing image': ('coco', lambda root: (root / 'images/3.jpg').unlink(),
-                      'result.json 3.jpg put them'),
+                      'result.json 3.jpg add'),
     'no objects': ('coco', lambda root: edit_json(root, lambda content: content.update(
         annotations=[])), 'no object annotate'),
     'unknown name': ('coco', lambda root: write(root / 'classes.txt', 'ant\nwasp\n'),
                      "classes.txt 'wasp' 'ant', 'bee'"),
     'bad xml': ('voc', lambda root: write(root / 'Annotations/1.xml', '<annotation>'),
                 '1.xml export'),
-    'box outside': ('voc', lambda root: draw(root / 'JPEGImages/1.jpg', size=(10, 10)),
-                    '1.xml bee (10, 10) mend'),
     'class index': ('yolo', lambda root: write(root / 'train/labels/1.txt', '2 .5 .5 .1 .1'),
-                    'labels/1.txt:1: class 2 0 to 1 classes.txt'),
+                    'labels/1.txt:1: class 2 2 names classes.txt'),
     'pixels': ('yolo', lambda root: write(root / 'train/labels/1.txt', '1 20 20 8 8'),
                'labels/1.txt:1: 0..1 divide'),
     'captions': ('yolo', lambda root: write(root / 'train/labels/1.txt', 'a bee'),
-                 "labels/1.txt:1: 'a' numbers delete"),
+                 "labels/1.txt:1: 'a' rows are class"),
     'broken yaml': ('yolo', lambda root: write(root / 'data.yaml', 'a: ['), 'data.yaml mend'),
     'cut map': ('maps', lambda root: write(root / 'annotations/training/3.png', 'x'),
-                '3.png cannot be read mend'),
+                '3.png image mend'),
     'half a map': ('maps', lambda root: halve(root / 'annotations/training/3.png'),
-                   '3.png cannot be read mend'),
+                   '3.png image mend'),
     'no names': ('yolo', lambda root: (root / 'data.yaml').unlink(), 'labels classes.txt'),
     'unknown id': ('maps', lambda root: maps(root, (0, 1, 9)), '0.png id 9 classes.txt --ignore'),
     'two readings': ('maps', lambda root: (root / 'classes.txt').unlink(),

@@ -120,7 +120,6 @@ def test_rate_and_length_without_data(root):
     (('mask_rcnn_huge', '--data', 'photos'), "mask_rcnn_huge, did you mean 'mask_rcnn'?"),
     (('mask_rcn', '--data', 'photos'), "config mask_rcn, did you mean 'mask_rcnn'?"),
     (('deit', '--data', 'photos'), '--data photos: holds COCO; this config needs class folders'),
-    (('deit', '--data', 'photos', '--ignore-index', 3), 'only configs of mmseg'),
     (('deit', '--dry'), '--data FOLDER'),
     (('upernet', '--epochs', 3), '--epochs --data train_cfg.max_iters'),
     (('mask_rcnn', '--lr', 1, '--auto-scale-lr'), '--lr leave one out')])
