@@ -1,8 +1,8 @@
 """--backbone: replaces a config's backbone with one of ours, in any toolbox.
 
-The old backbone is built without weights and run once. The strides and channels of its maps decide
-which levels of ours replace them; then every setting that equals an old map's channels changes to
-the new map's. No config is treated by name.
+The old backbone is run once without weights. The strides and channels of its maps decide which
+levels of ours replace them; then every setting that equals an old map's channels changes to the
+new map's. No config is treated by name.
 """
 from __future__ import annotations
 
@@ -19,20 +19,9 @@ from timm.layers import to_2tuple
 from lape_mm import backbones
 from lape_mm.backbones.archs import ARCHS
 
-from .checks.build import silence
 from .config import entries, lookup, walk
 from .errors import RunError
-from .probe import (
-    Map,
-    Unfit,
-    build,
-    check_backbone_attributes,
-    check_installed,
-    images,
-    outputs,
-    read_maps,
-    tensors,
-)
+from .probe import Map, Unfit, build, check_installed, images, outputs, read_maps, silence, tensors
 
 CLASSES = {'vit_adapter': 'ViTAdapter', 'deit': 'DeiT', 'swin': 'Swin'}
 DROP_PATH = {'tiny': .1, 'small': .2, 'base': .3, 'large': .4}
@@ -80,12 +69,7 @@ def set_backbone(cfg: Config, name: str) -> None:
 
 
 class Replacement:
-    """One replacement; ``where`` and ``owner`` are path and dict of backbone, neck and heads.
-
-    Args:
-        cfg: the config, changed in place.
-        encoder: our backbone of this arch.
-    """
+    """One replacement; ``where`` and ``owner`` are path and dict of backbone, neck and heads."""
 
     def __init__(self, cfg: Config, encoder: Any, arch: str):
         self.cfg, self.encoder, self.arch, self.scope = cfg, encoder, arch, cfg.default_scope
@@ -95,11 +79,7 @@ class Replacement:
         self.owner: Any = lookup(cfg, self.where)
 
     def carry_out(self) -> None:
-        """Replaces the backbone, and the channels of neck and heads.
-
-        Raises:
-            Unfit: names the part that cannot take the new maps.
-        """
+        """Replaces the backbone, and the channels of neck and heads; Unfit names a bad part."""
         self.refuse()
         self.forget_weights()
         unmodified = deepcopy(self.cfg.model)
@@ -218,20 +198,12 @@ class Replacement:
         Args:
             unmodified: the model as it was.
             new: the new backbone's maps.
-
-        Raises:
-            Unfit: the model cannot be built, reads the old backbone itself, or needs compiled
-                operators.
         """
         try:
             model: Any = build(self.cfg.model, 'model')
-        except Unfit as unfit:
-            try:
-                build(unmodified, 'model')
-            except Unfit as own:
-                raise Unfit(f'with its own backbone, too, the {own}') from own
-            raise unfit
-        check_backbone_attributes(model)
+        except Unfit:
+            build(unmodified, 'with its own backbone, too, the model')
+            raise
         check_installed(model)
         if self.scope == 'mmpretrain':
             return

@@ -104,14 +104,6 @@ class TestOptions:
         merge_options(cfg, {'model.backbone.joining': SETTINGS})
         assert cfg.model.backbone.joining == SETTINGS
 
-    def test_settings_one_by_one(self):
-        cfg = config()
-        merge_options(cfg, {'model.backbone.joining.first_layer': 1,
-                            'model.backbone.joining.last': 0})
-        assert cfg.model.backbone.joining == dict(first_layer=1, last=0)
-        merge_options(cfg, {'model.backbone.joining.last': 2})
-        assert cfg.model.backbone.joining == dict(first_layer=1, last=2)
-
     def test_list_entries(self):
         cfg = Config(dict(pipeline=[dict(a=1), dict(transforms=[[dict(scales=[1])]])]))
         merge_options(cfg, {'pipeline.1.transforms.0.0.scales': [(2, 3)]})

@@ -1,9 +1,6 @@
 """Problems of a config: one line each, with all places that share it."""
 from __future__ import annotations
 
-import os
-import re
-
 from mmengine.config import Config
 
 
@@ -19,14 +16,12 @@ class Report:
 
     def __init__(self, cfg: Config):
         self.cfg, self.scope = cfg, cfg.get('default_scope')
-        self.found: dict[tuple[str, str], list[str]] = {}
+        self.found: dict[tuple[str, str], dict[str, None]] = {}
         self.warnings: list[str] = []
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
         """Adds a problem; a word with ``{where}`` in its remedy is repeated for each place."""
-        places = self.found.setdefault((text, remedy), [])
-        if where not in places:
-            places.append(where)
+        self.found.setdefault((text, remedy), {})[where] = None
 
     def warn(self, where: str, text: str) -> None:
         """Adds a warning."""
@@ -40,18 +35,3 @@ class Report:
                      if '{where}' in word else word for word in remedy.split()]
             lines.append(f'{", ".join(places)}: {text}' + (f'; {" ".join(words)}' if words else ''))
         return lines
-
-    def path_remedy(self, path: str, key: str) -> str:
-        """How to change a path: set its environment variable, or use --cfg-options.
-
-        Args:
-            path: the missing file or folder.
-            key: the setting with that path, relative to ``{where}``.
-        """
-        for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
-                                        self.cfg.text):
-            value = os.environ.get(name, default).rstrip('/')
-            if f'{path}/'.startswith(f'{value}/'):
-                state = 'now' if name in os.environ else 'not set, its default is'
-                return f'set {name} to the folder of your data ({state} {value})'
-        return f'point at yours with --cfg-options {{where}}.{key}=PATH'
