@@ -55,13 +55,10 @@ def set_backbone(cfg: Config, name: str) -> None:
     try:
         with torch.device('meta'):
             encoder = getattr(backbones, CLASSES[prefix])(arch=arch)
-    except ValueError as error:
-        raise RunError(f'--backbone {name}: {error}') from error
-    try:
         with registry.MODELS.switch_scope_and_registry(cfg.default_scope), silence():
             Replacement(cfg, encoder, arch).carry_out()
-    except Unfit as unfit:
-        raise RunError(f'--backbone {name}: {unfit}') from unfit
+    except ValueError as error:
+        raise RunError(f'--backbone {name}: {error}') from error
     set_normalisation(cfg, arch)
     set_optimizer(cfg)
     imports = cfg.setdefault('custom_imports', ConfigDict(imports=[]))
@@ -193,12 +190,7 @@ class Replacement:
         return levels
 
     def settle(self, unmodified: Any, new: list[Map]) -> None:
-        """Builds the model, drops levels that no part reads, and chooses ViT-Adapter's variant.
-
-        Args:
-            unmodified: the model as it was.
-            new: the new backbone's maps.
-        """
+        """Builds the model, drops levels that no part reads, and chooses ViT-Adapter's variant."""
         try:
             model: Any = build(self.cfg.model, 'model')
         except Unfit:
@@ -249,11 +241,7 @@ def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
 
 
 def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any:
-    """Channels after the change, of the same type; values that are no old map's stay.
-
-    Args:
-        index: indices of the maps that are read; None if unknown.
-    """
+    """Channels after the change; values that are no old map's stay. ``index``: the maps read."""
     table = dict(zip(before, after))
     if not isinstance(value, (list, tuple)):
         if isinstance(index, int):

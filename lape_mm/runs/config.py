@@ -185,13 +185,5 @@ def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
         for index, (before, after) in enumerate(zip(old, new)):
             yield from changes(before, after, f'{path}.{index}')
     else:
-        yield f'{path}: {written(old)} -> {written(new)}'
-
-
-def written(value: Any) -> str:
-    """A setting in a line of `changes`."""
-    if value is ABSENT:
-        return 'not set'
-    if isinstance(value, Mapping):
-        return f'dict({", ".join(f"{key}={written(one)}" for key, one in value.items())})'
-    return repr(value)
+        was, now = ('not set' if value is ABSENT else repr(value) for value in (old, new))
+        yield f'{path}: {was} -> {now}'

@@ -31,7 +31,7 @@ class Map(NamedTuple):
     stride: float | None
 
 
-class Unfit(Exception):
+class Unfit(ValueError):
     """A part of a config cannot be built or run, or take other maps; the message names it."""
 
 
@@ -87,10 +87,7 @@ def build(node: Any, what: str) -> nn.Module:
 def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
     """Channels and strides of a part's outputs, from meta tensors, or else zeros on the CPU.
 
-    Args:
-        given: images or maps on the meta device.
-        what: the part's name for messages.
-        side: of the images, in pixels.
+    ``given``: images or maps on the meta device; ``side``: of the images, in pixels.
     """
     try:
         with torch.no_grad():
@@ -123,16 +120,23 @@ def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
                  for one, side in zip(maps, sides))
 
 
+def parts_of(model: Any, where: str, *names: str) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules of the parts that exist; a list yields its entries."""
+    for name in names:
+        part = getattr(model, name, None)
+        if isinstance(part, nn.ModuleList):
+            yield from ((f'{where}.{name}.{index}', entry) for index, entry in enumerate(part))
+        elif isinstance(part, nn.Module):
+            yield f'{where}.{name}', part
+
+
 def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
     """Indices of the maps that the neck, or mmseg's heads, read; None if unknown."""
-    if (neck := getattr(model, 'neck', None)) is not None:
-        parts = [neck[0] if isinstance(neck, nn.Sequential) else neck]
-    else:
-        heads = [getattr(model, name, None) for name in ('decode_head', 'auxiliary_head')]
-        parts = [one for head in heads if head is not None
-                 for one in (head if isinstance(head, nn.ModuleList) else [head])]
+    parts = dict(parts_of(model, '', 'neck')) or dict(parts_of(
+        model, '', 'decode_head', 'auxiliary_head'))
     read: set[int] = set()
-    for part in parts:
+    for part in parts.values():
+        part = part[0] if isinstance(part, nn.Sequential) else part
         given = tuple(one.requires_grad_() for one in tensors(maps))
         try:
             found = [value.sum() for _, value in entries(dict(found=part.to('meta')(given)))

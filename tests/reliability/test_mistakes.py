@@ -87,8 +87,6 @@ NAMES = [
     ('deit', 'optim_wrapper.paramwise_cfg.layer_decay=.9', "'layer_decay' layer_decay_rate"),
     ('segmenter', 'optim_wrapper.paramwise_cfg.norm_decay_multi=0',
      "norm_decay_multi=0 'norm_decay_mult'"),
-    ('segmenter', 'optim_wrapper.paramwise_cfg.custom_keys.mask_norm.lr_mlt=3',
-     "custom_keys.mask_norm: lr_mlt=3 'lr_mult'"),
     ('deit', 'param_scheduler.1.eta_mn=0', "param_scheduler.1: eta_mn=0 'eta_min'"),
     ('deit', 'train_cfg.max_epoch=3', "train_cfg: max_epoch=3 'max_epochs'"),
     ('deit', 'val_evaluator.top_k=(1,)', "val_evaluator: top_k=(1,) 'topk'"),

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 from lape_mm.wording import first_line
 
 from ..config import walk
-from ..errors import RunError
 from ..probe import WithoutValues, silence
 from .report import Report
 from .settings import Place, places, resolve
@@ -37,8 +36,7 @@ def build_model(cfg: Config) -> nn.Module:
     report = Report(cfg)
     registry.init_default_scope(cfg.default_scope)
     model = trying(report, 'model', cfg.model, lambda: registry.MODELS.build(cfg.model))
-    if report.found:
-        raise RunError(report.lines())
+    report.stop()
     return model
 
 

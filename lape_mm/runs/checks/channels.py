@@ -4,14 +4,13 @@ A part that cannot be run ends the check without a report.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from timm.layers import to_2tuple
 from torch import nn
 
-from ..probe import Unfit, images, outputs, tensors
+from ..probe import Unfit, images, outputs, parts_of, tensors
 from .report import Report
 
 HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
@@ -23,7 +22,7 @@ def check_channels(report: Report, model: nn.Module) -> None:
     given: Any = images(side)
     found: list[int] = []
     source = ''
-    for where, part in parts(model, 'model', 'backbone', 'neck'):
+    for where, part in parts_of(model, 'model', 'backbone', 'neck'):
         if source and not expect(report, where, part, found, source):
             return
         try:
@@ -31,22 +30,12 @@ def check_channels(report: Report, model: nn.Module) -> None:
         except Unfit:
             return
         given, found, source = tensors(maps), [one.channels for one in maps], where
-    heads = [*parts(model, 'model', *HEADS)]
+    heads = [*parts_of(model, 'model', *HEADS)]
     roi_head = getattr(model, 'roi_head', None)
     if not getattr(roi_head, 'with_shared_head', False):
-        heads += parts(roi_head, 'model.roi_head', 'bbox_head', 'mask_head')
+        heads += parts_of(roi_head, 'model.roi_head', 'bbox_head', 'mask_head')
     for where, head in heads if found else ():
         expect(report, where, head, found, source)
-
-
-def parts(model: Any, where: str, *names: str) -> Iterator[tuple[str, nn.Module]]:
-    """Paths and modules of the parts that exist; a list yields its entries."""
-    for name in names:
-        part = getattr(model, name, None)
-        if isinstance(part, nn.ModuleList):
-            yield from ((f'{where}.{name}.{index}', entry) for index, entry in enumerate(part))
-        elif isinstance(part, nn.Module):
-            yield f'{where}.{name}', part
 
 
 def expect(report: Report, where: str, part: nn.Module, found: list[int], source: str) -> bool:

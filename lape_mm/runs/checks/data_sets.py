@@ -252,17 +252,11 @@ def check_ids(report: Report, source: Source, files: list[str], count: int) -> N
 
 
 def check_class_folders(report: Report, source: Source) -> list[str] | None:
-    """Compares class folders, or a list of labels, with the config's classes and heads."""
+    """Compares class folders with the config's classes and heads."""
     names = source.classes()
     if source.ann_file:
-        lines = list_from_file(source.ann_file)
-        try:
-            top = max(int(line.rpartition(' ')[2]) for line in lines if line.strip())
-        except ValueError as error:
-            raise ValueError(
-                f'{source.ann_file}: expected an image and its label on each line') from error
-        if any(count <= top for _, count in heads(report.cfg.model)):
-            check_heads(report, source, top + 1, f'labels in {source.ann_file}')
+        if names is not None:
+            check_heads(report, source, len(names))
         return None
     folder = source.folders.get('img_path', source.root)
     found = sorted(entry.name for entry in os.scandir(folder)

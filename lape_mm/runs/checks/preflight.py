@@ -5,9 +5,7 @@ Each problem is one line with a remedy. Paths with a scheme (``s3://``, ``http:/
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
 from ..config import lookup, our_backbones, walk
-from ..errors import RunError, rank
 from .build import check_builds
 from .channels import check_channels
 from .data_sets import check_source, path_remedy, sources
@@ -49,23 +46,18 @@ def check_config(cfg: Config, mode: str) -> None:
     Raises:
         RunError: lists all unknown names; if there are none, all bad values.
     """
-    carry_out(cfg, check_settings, partial(check_contents, mode=mode))
+    report = Report(cfg)
+    check_settings(report)
+    report.stop()
+    check_contents(report, mode)
+    report.stop()
 
 
 def check_files(cfg: Config, mode: str) -> None:
     """Checks the data and checkpoints that a config names; see `check_config`."""
-    carry_out(cfg, partial(check_data, mode=mode))
-
-
-def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
-    """Raises RunError with the problems of the first check that finds any; prints warnings."""
     report = Report(cfg)
-    for check in checks:
-        check(report)
-        if report.found:
-            raise RunError(report.lines())
-    for warning in report.warnings if rank() == 0 else ():
-        print(f'warning: {warning}', file=sys.stderr, flush=True)
+    check_data(report, mode)
+    report.stop()
 
 
 def check_contents(report: Report, mode: str) -> None:

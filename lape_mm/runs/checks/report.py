@@ -1,22 +1,19 @@
 """Problems of a config: one line each, with all places that share it."""
 from __future__ import annotations
 
+import sys
+
 from mmengine.config import Config
+
+from ..errors import RunError, rank
 
 
 class Report:
-    """Problems and warnings of a config.
-
-    Attributes:
-        cfg: the config.
-        scope: the toolbox in which types are looked up.
-        found: problem and remedy -> dotted paths of the settings that have it.
-        warnings: lines that do not stop the run.
-    """
+    """Problems and warnings of a config."""
 
     def __init__(self, cfg: Config):
-        self.cfg, self.scope = cfg, cfg.get('default_scope')
-        self.found: dict[tuple[str, str], dict[str, None]] = {}
+        self.cfg, self.scope = cfg, cfg.get('default_scope')  # where types are looked up
+        self.found: dict[tuple[str, str], dict[str, None]] = {}  # problem and remedy -> places
         self.warnings: list[str] = []
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
@@ -35,3 +32,11 @@ class Report:
                      if '{where}' in word else word for word in remedy.split()]
             lines.append(f'{", ".join(places)}: {text}' + (f'; {" ".join(words)}' if words else ''))
         return lines
+
+    def stop(self) -> None:
+        """Raises RunError if there are problems; otherwise prints the warnings."""
+        if self.found:
+            raise RunError(self.lines())
+        for warning in self.warnings if rank() == 0 else ():
+            print(f'warning: {warning}', file=sys.stderr, flush=True)
+        self.warnings.clear()

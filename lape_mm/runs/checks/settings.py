@@ -34,7 +34,7 @@ MULTIPLIERS = ('DefaultOptimWrapperConstructor', 'FreezingOptimWrapperConstructo
 LOADER = r'(train|val|test)_dataloader'
 DATASET = LOADER + r'\.dataset(\.datasets?|\.\d+)*'  # and the data sets that it wraps
 FEW = 15  # at most this many types are listed in full
-ALIKE = .8  # similarity at which an unknown name beside **kwargs counts as misspelt
+ALIKE = .82  # similarity at which an unknown name counts as misspelt
 # arguments that the run itself supplies
 SUPPLIED = {'self', 'runner', 'dataloader', 'evaluator', 'optimizer', 'params', 'dataset',
             'sampler', 'batch_size', 'save_dir'}
@@ -68,7 +68,6 @@ PLACES = (
     Place(r'optim_wrapper\.paramwise_cfg', (
         'custom_keys', 'bias_lr_mult', 'bias_decay_mult', 'norm_decay_mult', 'dwconv_decay_mult',
         'flat_decay_mult', 'bypass_duplicate', 'dcn_offset_lr_mult')),
-    Place(r'optim_wrapper\.paramwise_cfg\.custom_keys\..+', ('lr_mult', 'decay_mult')),
     Place(r'param_scheduler(\.\d+)?', registry.PARAM_SCHEDULERS,
           taken=('convert_to_iter_based',)),
     Place(r'(default_hooks|custom_hooks)\.[^.]+', registry.HOOKS, taken=('priority',)),
@@ -124,16 +123,14 @@ def check_place(report: Report, place: Place) -> None:
     """Compares one dict with the constructor that receives it."""
     node, build, where = place.node, place.build, place.where
     if not isinstance(node, Mapping):
-        # other objects are built already; a name in custom_keys may have dots
-        if isinstance(node, (str, int, float)) and 'custom_keys.' not in where:
+        if isinstance(node, (str, int, float)):  # other objects are built already
             report.add(where, f'{short(node)}: expected a dict')
         return
     settings = {key: value for key, value in node.items()
                 if key not in ('_scope_', '_delete_', *place.taken)}
     if isinstance(build, tuple):
         for name in settings:
-            # other names of custom_keys are for those who read the optimizer's groups
-            if name not in build and ('custom_keys.' not in where or nearest(name, build, ALIKE)):
+            if name not in build:
                 report.add(where, unknown_setting(where.split('.')[-1], build, name, node[name]))
         return
     if isinstance(build, Registry):
@@ -159,7 +156,7 @@ def check_part(report: Report, where: str, node: Mapping) -> None:
             return
         # other types, such as those of functions, are no registry's
         if not any(found.values()) and (kind in RETIRED or re.search(r'(^|\.)[A-Z]', str(kind))
-                                        and nearest(str(kind), types(among, scope), ALIKE)):
+                                        and nearest(str(kind), types(among, scope), .8)):
             report.add(where, unknown_type(kind, among, scope))
             return
 

@@ -268,11 +268,6 @@ class TestClassification:
         line, = problems(classification(imagenet))
         assert line.startswith('val_dataloader') and 'n9' in line
 
-    def test_list_of_labels(self, imagenet):
-        (imagenet / 'list.txt').write_text('n1/a.jpg 0\nn2/b.jpg 5\n')
-        line, = problems(classification(imagenet, ann_file='list.txt'))
-        assert '6 labels in' in line and 'num_classes=6' in line
-
     def test_imagenet_dataset_with_other_folders(self, imagenet):
         cfg = classification(imagenet)
         cfg.train_dataloader.dataset = dict(type='ImageNet', data_root=str(imagenet),
