@@ -59,7 +59,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
         edit(cfg)
     merge_options(cfg, options or {})
     if joining is not None:
-        set_joining(cfg, joining)
+        set_backbones(cfg, '--joining', joining=joining)
     if before and rank() == 0:
         print(*changes(before, cfg.to_dict()), sep='\n')
 
@@ -112,16 +112,16 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
             yield path, node
 
 
-def set_joining(cfg: Config, joining: str | Mapping) -> None:
-    """Sets the joining of every backbone of ours; RunError if there is none.
+def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
+    """Changes settings of every backbone of ours, in place.
 
-    A ``class_token`` in the config stays: building the model fails if the joining contradicts it.
+    A ``class_token`` in the config stays: building the model fails if a joining contradicts it.
     """
     found = [node for _, node in our_backbones(cfg)]
     for node in found:
-        node['joining'] = joining
+        node.update(settings)
     if not found:
-        raise RunError(f'--joining: {cfg.filename or "the config"} has no backbone of lape_mm')
+        raise RunError(f'{option}: {cfg.filename or "the config"} has no backbone of lape_mm')
 
 
 def merge_options(cfg: Config, options: Mapping) -> None:

@@ -8,7 +8,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from timm.layers import to_2tuple
 
-from .config import our_backbones
+from .config import set_backbones
 from .errors import RunError
 
 WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'lape_mm.BFloat16OptimWrapper')
@@ -26,8 +26,10 @@ def apply_options(cfg: Config, args: Namespace) -> None:
     """Applies the options of tools/train.py to a config, in place."""
     if getattr(args, 'amp', None):
         set_amp(cfg, args.amp)
-    for name, change in dict(ema=set_ema, act_checkpoint=set_act_checkpoint,
-                             auto_scale_lr=set_auto_scale_lr, strict_data=set_strict_data).items():
+    if getattr(args, 'act_checkpoint', False):
+        set_backbones(cfg, '--act-checkpoint', with_cp=True)
+    for name, change in dict(ema=set_ema, auto_scale_lr=set_auto_scale_lr,
+                             strict_data=set_strict_data).items():
         if getattr(args, name, False):
             change(cfg)
 
@@ -61,15 +63,6 @@ def set_ema(cfg: Config) -> None:
     hooks = cfg.get('custom_hooks') or []
     if not any(str(hook.get('type')).endswith('EMAHook') for hook in hooks):
         cfg.custom_hooks = [*hooks, dict(type='EMAHook', momentum=.0002, update_buffers=True)]
-
-
-def set_act_checkpoint(cfg: Config) -> None:
-    """Turns on gradient checkpointing in every backbone of lape_mm; RunError if there is none."""
-    found = [node for _, node in our_backbones(cfg)]
-    for node in found:
-        node['with_cp'] = True
-    if not found:
-        raise RunError('--act-checkpoint: the config has no backbone of lape_mm')
 
 
 def set_strict_data(cfg: Config) -> None:

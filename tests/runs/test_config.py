@@ -14,7 +14,7 @@ from lape_mm.runs.checks.build import build_model  # noqa: E402
 from lape_mm.runs.config import (  # noqa: E402
     load_config,
     merge_options,
-    set_joining,
+    set_backbones,
     settle_loaders,
 )
 from lape_mm.runs.errors import RunError  # noqa: E402
@@ -45,7 +45,7 @@ class Pair(torch.nn.Module):
 class TestJoining:
     def test_is_set_everywhere(self):
         cfg = config()
-        set_joining(cfg, 'mpvg')
+        set_backbones(cfg, '--joining', joining='mpvg')
         assert cfg.model.backbone == dict(type='lape_mm.DeiT', joining='mpvg')
         assert cfg.model.teachers[0].backbone.joining == 'mpvg'
         assert 'joining' not in cfg.model.teachers[1]
@@ -73,7 +73,7 @@ class TestJoining:
 
     def test_without_our_backbones(self):
         with pytest.raises(RunError, match='no backbone of lape_mm'):
-            set_joining(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'lape')
+            set_backbones(Config(dict(model=dict(backbone=dict(type='ResNet')))), '--joining')
 
     def test_word_on_the_command_line(self):
         assert arguments.joining('mpvg') == 'mpvg'

@@ -28,11 +28,7 @@ OURS = ('mmengine.', 'lape_mm.')  # building their hooks has no side effects
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """Builds the model of a config, with initial weights.
-
-    Raises:
-        RunError: names the part that cannot be built, why, and what is allowed.
-    """
+    """Builds the model of a config, with initial weights; RunError names the part that fails."""
     report = Report(cfg)
     registry.init_default_scope(cfg.default_scope)
     model = trying(report, 'model', cfg.model, lambda: registry.MODELS.build(cfg.model))
@@ -41,14 +37,7 @@ def build_model(cfg: Config) -> nn.Module:
 
 
 def check_builds(report: Report) -> nn.Module | None:
-    """Builds the cheap parts and reports those that fail.
-
-    Args:
-        report: collects the problems; `check_settings` has checked the names.
-
-    Returns:
-        the model with parameters on the meta device, or None.
-    """
+    """Builds the cheap parts and reports those that fail; returns the model, without values."""
     def model() -> nn.Module | None:
         try:
             with WithoutValues():

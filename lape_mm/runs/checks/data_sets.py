@@ -86,10 +86,12 @@ def heads(model: Mapping) -> Iterator[tuple[str, int]]:
             yield path, count
 
 
-def check_heads(report: Report, source: Source, count: int, what: str = 'classes') -> None:
-    """Reports heads with another number of classes than ``count``."""
+def check_heads(report: Report, source: Source, names: list[str] | None,
+                what: str = 'classes') -> None:
+    """Reports heads with another number of classes than there are names; None stops the check."""
+    count = len(names or ())
     wrong = {path: classes for path, classes in heads(report.cfg.model) if classes != count}
-    if wrong:
+    if wrong and names is not None:
         report.add(source.where, f'{count} {what}, but the model is made for '
                    f'{" or ".join(map(str, sorted(set(wrong.values()))))} classes',
                    'pass --cfg-options ' + ' '.join(f'{path}.num_classes={count}'
@@ -103,8 +105,7 @@ def check_source(report: Report, source: Source) -> list[str] | None:
         return None
     try:
         if family and 'download' in accepted(source.cls)[0]:  # CIFAR fetches its files
-            if names := source.classes():
-                check_heads(report, source, len(names))
+            check_heads(report, source, source.classes())
         elif paths_exist(report, source):
             if 'CocoDataset' in family and 'CocoPanopticDataset' not in family:
                 return check_coco(report, source)
@@ -145,8 +146,7 @@ def path_remedy(report: Report, path: str, key: str) -> str:
 def check_coco(report: Report, source: Source) -> list[str] | None:
     """Compares COCO's categories with the config's classes and heads, then checks the objects."""
     names, path = source.classes(), source.ann_file
-    if names is not None:
-        check_heads(report, source, len(names))
+    check_heads(report, source, names)
     if names is None or os.path.getsize(path) > LARGEST:
         return None
     try:
@@ -199,11 +199,9 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
 def check_label_maps(report: Report, source: Source) -> None:
     """Checks that each image has a label map, and that a sample of the maps has valid ids."""
     names = source.classes()
-    if names is None:
-        return
-    check_heads(report, source, len(names))
+    check_heads(report, source, names)
     maps, folder = source.folders.get('seg_map_path'), source.folders.get('img_path')
-    if not maps or folder is None or source.ann_file:
+    if names is None or not maps or folder is None or source.ann_file:
         return
     suffix, map_suffix = source.setting('img_suffix'), source.setting('seg_map_suffix')
     images, labelled = stems(folder, suffix), stems(maps, map_suffix)
@@ -255,8 +253,7 @@ def check_class_folders(report: Report, source: Source) -> list[str] | None:
     """Compares class folders with the config's classes and heads."""
     names = source.classes()
     if source.ann_file:
-        if names is not None:
-            check_heads(report, source, len(names))
+        check_heads(report, source, names)
         return None
     folder = source.folders.get('img_path', source.root)
     found = sorted(entry.name for entry in os.scandir(folder)
@@ -268,6 +265,6 @@ def check_class_folders(report: Report, source: Source) -> list[str] | None:
                    f'{len(names)} classes', 'use type=CustomDataset, which takes the folders, or '
                    '--cfg-options {where}.metainfo.classes=[..]')
     else:
-        check_heads(report, source, len(found), 'class folders')
+        check_heads(report, source, found, 'class folders')
         return found
     return None

@@ -37,11 +37,7 @@ WHOLE = {'train_cfg.max_epochs': 1, 'train_cfg.max_iters': 1, 'train_cfg.val_int
 
 
 def check_config(cfg: Config, mode: str) -> None:
-    """Checks the names in a config with all options merged, then its values; needs no data.
-
-    Args:
-        cfg: with all options merged.
-        mode: 'train' or 'test'.
+    """Checks a config for 'train' or 'test', without its data.
 
     Raises:
         RunError: lists all unknown names; if there are none, all bad values.
