@@ -1,8 +1,8 @@
 """--backbone: replaces a config's backbone with one of ours, in any toolbox.
 
-The old backbone is built without weights and run once. The strides and channels of its maps decide
-which levels of ours replace them; then every setting that equals an old map's channels changes to
-the new map's. No config is treated by name.
+The old backbone is run once without weights. The strides and channels of its maps decide which
+levels of ours replace them; then every setting that equals an old map's channels changes to the
+new map's. No config is treated by name.
 """
 from __future__ import annotations
 
@@ -19,20 +19,9 @@ from timm.layers import to_2tuple
 from lape_mm import backbones
 from lape_mm.backbones.archs import ARCHS
 
-from .checks.build import silence
 from .config import entries, lookup, walk
 from .errors import RunError
-from .probe import (
-    Map,
-    Unfit,
-    build,
-    check_backbone_attributes,
-    check_installed,
-    images,
-    outputs,
-    read_maps,
-    tensors,
-)
+from .probe import Map, Unfit, build, check_installed, images, outputs, read_maps, silence, tensors
 
 CLASSES = {'vit_adapter': 'ViTAdapter', 'deit': 'DeiT', 'swin': 'Swin'}
 DROP_PATH = {'tiny': .1, 'small': .2, 'base': .3, 'large': .4}
@@ -66,13 +55,10 @@ def set_backbone(cfg: Config, name: str) -> None:
     try:
         with torch.device('meta'):
             encoder = getattr(backbones, CLASSES[prefix])(arch=arch)
-    except ValueError as error:
-        raise RunError(f'--backbone {name}: {error}') from error
-    try:
         with registry.MODELS.switch_scope_and_registry(cfg.default_scope), silence():
             Replacement(cfg, encoder, arch).carry_out()
-    except Unfit as unfit:
-        raise RunError(f'--backbone {name}: {unfit}') from unfit
+    except ValueError as error:
+        raise RunError(f'--backbone {name}: {error}') from error
     set_normalisation(cfg, arch)
     set_optimizer(cfg)
     imports = cfg.setdefault('custom_imports', ConfigDict(imports=[]))
@@ -80,12 +66,7 @@ def set_backbone(cfg: Config, name: str) -> None:
 
 
 class Replacement:
-    """One replacement; ``where`` and ``owner`` are path and dict of backbone, neck and heads.
-
-    Args:
-        cfg: the config, changed in place.
-        encoder: our backbone of this arch.
-    """
+    """One replacement; ``where`` and ``owner`` are path and dict of backbone, neck and heads."""
 
     def __init__(self, cfg: Config, encoder: Any, arch: str):
         self.cfg, self.encoder, self.arch, self.scope = cfg, encoder, arch, cfg.default_scope
@@ -95,11 +76,7 @@ class Replacement:
         self.owner: Any = lookup(cfg, self.where)
 
     def carry_out(self) -> None:
-        """Replaces the backbone, and the channels of neck and heads.
-
-        Raises:
-            Unfit: names the part that cannot take the new maps.
-        """
+        """Replaces the backbone, and the channels of neck and heads; Unfit names a bad part."""
         self.refuse()
         self.forget_weights()
         unmodified = deepcopy(self.cfg.model)
@@ -213,25 +190,12 @@ class Replacement:
         return levels
 
     def settle(self, unmodified: Any, new: list[Map]) -> None:
-        """Builds the model, drops levels that no part reads, and chooses ViT-Adapter's variant.
-
-        Args:
-            unmodified: the model as it was.
-            new: the new backbone's maps.
-
-        Raises:
-            Unfit: the model cannot be built, reads the old backbone itself, or needs compiled
-                operators.
-        """
+        """Builds the model, drops levels that no part reads, and chooses ViT-Adapter's variant."""
         try:
             model: Any = build(self.cfg.model, 'model')
-        except Unfit as unfit:
-            try:
-                build(unmodified, 'model')
-            except Unfit as own:
-                raise Unfit(f'with its own backbone, too, the {own}') from own
-            raise unfit
-        check_backbone_attributes(model)
+        except Unfit:
+            build(unmodified, 'with its own backbone, too, the model')
+            raise
         check_installed(model)
         if self.scope == 'mmpretrain':
             return
@@ -277,11 +241,7 @@ def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
 
 
 def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any:
-    """Channels after the change, of the same type; values that are no old map's stay.
-
-    Args:
-        index: indices of the maps that are read; None if unknown.
-    """
+    """Channels after the change; values that are no old map's stay. ``index``: the maps read."""
     table = dict(zip(before, after))
     if not isinstance(value, (list, tuple)):
         if isinstance(index, int):

@@ -27,8 +27,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     Prints what --backbone changes, one line "key: was -> is" each.
 
     Args:
-        path: a file, or ``mmdet::``, ``mmseg::``, ``mmpretrain::`` or ``lape_mm::`` followed by
-            the path of a config in that package.
+        path: a file, or ``mmdet::`` (or another package and ``::``) and a config in its folder.
         edit: changes the config in place.
 
     Raises:
@@ -60,7 +59,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
         edit(cfg)
     merge_options(cfg, options or {})
     if joining is not None:
-        set_joining(cfg, joining)
+        set_backbones(cfg, '--joining', joining=joining)
     if before and rank() == 0:
         print(*changes(before, cfg.to_dict()), sep='\n')
 
@@ -74,8 +73,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
 def configs_of(package: str) -> Path:
     """The folder of the configs that an installed package ships.
 
-    mmengine's own ``mmdet::`` looks for distributions by name, does not know the forks, and would
-    install upstream's packages over them.
+    mmengine's own ``mmdet::`` does not know the forks, and would install upstream over them.
     """
     if package == 'lape_mm':
         return shipped('configs')
@@ -114,79 +112,55 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
             yield path, node
 
 
-def set_joining(cfg: Config, joining: str | Mapping) -> None:
-    """Sets the joining of every backbone of ours.
+def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
+    """Changes settings of every backbone of ours, in place.
 
-    A ``class_token`` in the config stays: building the model fails if the joining contradicts it.
-
-    Raises:
-        RunError: the config has no such backbone.
+    A ``class_token`` in the config stays: building the model fails if a joining contradicts it.
     """
     found = [node for _, node in our_backbones(cfg)]
     for node in found:
-        node['joining'] = joining
+        node.update(settings)
     if not found:
-        raise RunError(f'--joining: {cfg.filename or "the config"} has no backbone of lape_mm')
+        raise RunError(f'{option}: {cfg.filename or "the config"} has no backbone of lape_mm')
 
 
 def merge_options(cfg: Config, options: Mapping) -> None:
-    """Merges --cfg-options into the config.
+    """Merges --cfg-options into the config; RunError if it has no place for one.
 
-    Beyond what mmengine does, a dict replaces the old joining, and ``LIST.N.type`` appends an entry
-    to a list with N entries, as in ``visualizer.vis_backends.1.type``.
-
-    Raises:
-        RunError: the config has no place for an option.
+    Beyond what mmengine does, a dict replaces a joining or a name, such as an architecture's, and
+    ``LIST.N.type`` appends an entry to a list of N, as in ``visualizer.vis_backends.1.type``.
     """
     for key, value in options.items():
         where, _, entry = key.removesuffix('.type').rpartition('.')
         entries = lookup(cfg, where)
         if key.endswith('.type') and isinstance(entries, list) and entry == str(len(entries)):
             entries.append(ConfigDict())
-        head, joint, setting = key.partition('.joining.')
-        if joint and isinstance(lookup(cfg, f'{head}.joining'), str):
-            # the first of several settings replaces a name
-            key, value = f'{head}.joining', {setting: value}
-        # a dict replaces a joining, or a name, such as an architecture's
         replaces = isinstance(value, Mapping) and (
             key.endswith('.joining') or isinstance(lookup(cfg, key), str))
         try:
             cfg.merge_from_dict({key: {**value, '_delete_': True} if replaces else value})
         except (AttributeError, KeyError, TypeError) as error:
             raise RunError(f'--cfg-options {key}={value}: {error}') from error
-        if replaces:
-            # mmengine leaves this key if there was nothing to delete
+        if replaces:  # mmengine leaves the key if there was nothing to delete
             lookup(cfg, key).pop('_delete_', None)
 
 
 def settle_loaders(cfg: Config) -> None:
     """Drops worker settings that torch refuses once ``num_workers`` is 0."""
     for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
-        loader = cfg.get(name)
-        if loader and not loader.get('num_workers', 0):
+        loader = cfg.get(name) or {}
+        if not loader.get('num_workers'):
             loader.pop('persistent_workers', None)
             loader.pop('prefetch_factor', None)
 
 
 def lookup(cfg: Config, key: str):
     """The value at a dotted key; None if the config has none."""
-    node = cfg
-    for part in key.split('.'):
-        if isinstance(node, (list, tuple)) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        elif hasattr(node, 'get'):
-            node = node.get(part)
-        else:
-            return None
-    return node
+    return dict(entries(dict(cfg.items()))).get(key)
 
 
 def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
-    """Writes a config with its bases and options into one file for OpenMMLab's tools.
-
-    Raises:
-        RunError: the file exists, is not a .py file, or its folder does not exist.
-    """
+    """Writes a config with its bases and options into one new file for OpenMMLab's tools."""
     target = Path(path)
     if target.suffix != '.py' or target.exists() or not target.absolute().parent.is_dir():
         raise RunError(f'--write {path}: expected a new .py file in a folder that exists')
@@ -211,13 +185,5 @@ def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
         for index, (before, after) in enumerate(zip(old, new)):
             yield from changes(before, after, f'{path}.{index}')
     else:
-        yield f'{path}: {written(old)} -> {written(new)}'
-
-
-def written(value: Any) -> str:
-    """A setting in a line of `changes`."""
-    if value is ABSENT:
-        return 'not set'
-    if isinstance(value, Mapping):
-        return f'dict({", ".join(f"{key}={written(one)}" for key, one in value.items())})'
-    return repr(value)
+        was, now = ('not set' if value is ABSENT else repr(value) for value in (old, new))
+        yield f'{path}: {was} -> {now}'

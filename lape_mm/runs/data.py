@@ -15,7 +15,7 @@ from lape_mm.datasets.folders import TASKS, Data, read_folder, write_index
 from lape_mm.shipped import shipped
 
 from .checks.data_sets import heads
-from .checks.signatures import nearest
+from .checks.settings import nearest
 from .config import lookup, walk
 from .errors import RunError, rank
 

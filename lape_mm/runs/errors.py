@@ -7,12 +7,9 @@ from lape_mm.requirements import install_hint, missing
 
 
 class RunError(Exception):
-    """A run cannot start, or had to stop.
+    """A run cannot start, or had to stop: one line per problem, and the tool's exit status.
 
-    Args:
-        problems: one line each: what is wrong, and what to do.
-        status: the tool's exit status.
-        own: whether only this process of a distributed run has the problem, and prints it.
+    ``own``: only this process of a distributed run has the problem, and prints it.
     """
 
     def __init__(self, problems: str | Sequence[str], status: int = 2, own: bool = False):
@@ -27,11 +24,7 @@ def rank() -> int:
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Calls ``run``; on a RunError prints an ``error: ...`` line per problem.
-
-    Returns:
-        0, or the error's status.
-    """
+    """Calls ``run``; returns 0, or a RunError's status after printing an ``error: ..`` per line."""
     try:
         if missing('mmengine'):
             raise RunError(install_hint('mmengine'))

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from copy import deepcopy
-from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
+from timm.layers import to_2tuple
 
-from .config import our_backbones
+from .config import set_backbones
 from .errors import RunError
 
 WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'lape_mm.BFloat16OptimWrapper')
@@ -26,22 +26,16 @@ def apply_options(cfg: Config, args: Namespace) -> None:
     """Applies the options of tools/train.py to a config, in place."""
     if getattr(args, 'amp', None):
         set_amp(cfg, args.amp)
-    for name, change in dict(ema=set_ema, act_checkpoint=set_act_checkpoint,
-                             auto_scale_lr=set_auto_scale_lr, strict_data=set_strict_data).items():
+    if getattr(args, 'act_checkpoint', False):
+        set_backbones(cfg, '--act-checkpoint', with_cp=True)
+    for name, change in dict(ema=set_ema, auto_scale_lr=set_auto_scale_lr,
+                             strict_data=set_strict_data).items():
         if getattr(args, name, False):
             change(cfg)
 
 
 def set_amp(cfg: Config, kind: str) -> None:
-    """Turns on mixed precision in a config, in place.
-
-    Args:
-        kind: 'fp16' (mmengine's wrapper) or 'bf16' (ours, which also works on the CPU; detectors'
-            heads stay in float32).
-
-    Raises:
-        RunError: fp16 on the CPU, or an optimizer wrapper of another kind in the config.
-    """
+    """Turns on 'fp16' (mmengine's wrapper) or 'bf16' (ours, which also works on the CPU)."""
     wrapper = cfg.optim_wrapper
     if (present := wrapper.get('type', 'OptimWrapper')) not in WRAPPERS:
         raise RunError(f'--amp {kind} cannot change optim_wrapper.type={present!r}: expected one '
@@ -50,9 +44,11 @@ def set_amp(cfg: Config, kind: str) -> None:
         raise RunError('--amp fp16 needs a GPU; use --amp bf16 on the CPU')
     for setting in ('dtype', 'loss_scale', 'features_only'):
         wrapper.pop(setting, None)
-    wrapper.update(
-        dict(type='AmpOptimWrapper', dtype='float16', loss_scale='dynamic') if kind == 'fp16' else
-        dict(type='lape_mm.BFloat16OptimWrapper', features_only=cfg.default_scope == 'mmdet'))
+    if kind == 'fp16':
+        wrapper.update(type='AmpOptimWrapper', dtype='float16', loss_scale='dynamic')
+    else:  # detectors' heads stay in float32
+        wrapper.update(type='lape_mm.BFloat16OptimWrapper',
+                       features_only=cfg.default_scope == 'mmdet')
 
 
 def set_auto_scale_lr(cfg: Config) -> None:
@@ -67,15 +63,6 @@ def set_ema(cfg: Config) -> None:
     hooks = cfg.get('custom_hooks') or []
     if not any(str(hook.get('type')).endswith('EMAHook') for hook in hooks):
         cfg.custom_hooks = [*hooks, dict(type='EMAHook', momentum=.0002, update_buffers=True)]
-
-
-def set_act_checkpoint(cfg: Config) -> None:
-    """Turns on gradient checkpointing in every backbone of lape_mm; RunError if there is none."""
-    found = [node for _, node in our_backbones(cfg)]
-    for node in found:
-        node['with_cp'] = True
-    if not found:
-        raise RunError('--act-checkpoint: the config has no backbone of lape_mm')
 
 
 def set_strict_data(cfg: Config) -> None:
@@ -93,10 +80,6 @@ def set_tta(cfg: Config) -> None:
 
     Uses the config's own ``tta_model`` and ``tta_pipeline``, or repeats the test pipeline with its
     scales times `RATIOS`, plain and flipped.
-
-    Raises:
-        RunError: the model predicts instance masks, which mmdet cannot average, or the test
-            pipeline does not end with a Pack transform.
     """
     scope, dataset = cfg.default_scope, cfg.test_dataloader.dataset
     parts = {**cfg.model, **(cfg.model.get('roi_head') or {})}
@@ -111,25 +94,19 @@ def set_tta(cfg: Config) -> None:
 
 def augmented(pipeline: list, ratios: tuple[float, ...]) -> list:
     """A test pipeline that loads each image once and repeats it over scales and flips."""
-    def name(step: Any) -> str:
-        return str(step['type']).split('.')[-1]
-
-    def scaled(scale: Any, ratio: float) -> Any:
-        return tuple(round(side * ratio) for side in scale) if isinstance(scale, (list, tuple)) \
-            else round(scale * ratio)
-
-    pack = deepcopy(pipeline[-1])
-    if not name(pack).startswith('Pack'):
-        raise RunError(f'--tta: the test pipeline ends with {pack["type"]}, expected Pack...')
-    pack['meta_keys'] = tuple(dict.fromkeys((*pack.get('meta_keys', ()), *META)))
-    start = 1 + next((at for at, step in enumerate(pipeline)
-                      if name(step).startswith('LoadImage')), -1)
-    body = pipeline[start:-1]
-    steps = [[dict(step, scale=scaled(step['scale'], ratio)) for ratio in ratios]
-             if name(step) == 'Resize' and 'scale' in step else [step] for step in body]
-    flips = [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0., 1.)]
+    names = [str(step['type']).split('.')[-1] for step in pipeline]
+    if not names[-1].startswith('Pack'):
+        raise RunError(f'--tta: the test pipeline ends with {names[-1]}, expected Pack...')
+    steps = [[step] for step in pipeline]
+    for at, step in enumerate(pipeline):
+        if names[at] == 'Resize' and 'scale' in step:
+            steps[at] = [dict(step, scale=tuple(round(side * ratio) for side in to_2tuple(
+                step['scale']))) for ratio in ratios]
+    keys = dict.fromkeys((*pipeline[-1].get('meta_keys', ()), *META))
+    steps[-1] = [dict(pipeline[-1], meta_keys=tuple(keys))]
+    start = 1 + next((at for at, name in enumerate(names) if name.startswith('LoadImage')), -1)
     # flip before loading the ground truth, which keeps its own orientation
-    place = next((at for at, step in enumerate(body) if name(step).startswith('LoadAnn')),
-                 len(body))
-    return [*pipeline[:start], ConfigDict(type='TestTimeAug', transforms=[
-        *steps[:place], flips, *steps[place:], [pack]])]
+    place = next((at for at, name in enumerate(names) if name.startswith('LoadAnn')), -1)
+    steps.insert(place, [dict(type='RandomFlip', prob=prob, direction='horizontal')
+                         for prob in (0., 1.)])
+    return [*pipeline[:start], ConfigDict(type='TestTimeAug', transforms=steps[start:])]

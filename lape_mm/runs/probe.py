@@ -2,20 +2,23 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
 from mmengine import registry
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lape_mm.requirements import build_mmcv
 from lape_mm.wording import first_line
 
-from .checks.build import WithoutValues
 from .config import entries, walk
 
 SIDE = 512  # pixels of the images
@@ -28,8 +31,36 @@ class Map(NamedTuple):
     stride: float | None
 
 
-class Unfit(Exception):
-    """A part of a config cannot take other maps; the message names it."""
+class Unfit(ValueError):
+    """A part of a config cannot be built or run, or take other maps; the message names it."""
+
+
+class WithoutValues(TorchFunctionMode):
+    """Creates weights on the meta device, which stores no values.
+
+    Unlike ``torch.device('meta')`` it spares ranges, because modules read drop rates from them.
+    """
+
+    MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in self.MAKE and kwargs.get('device') is None:
+            kwargs = {**kwargs, 'device': 'meta'}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Suppresses warnings and log lines, because the run repeats them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(before)
 
 
 def build(node: Any, what: str) -> nn.Module:
@@ -46,7 +77,7 @@ def build(node: Any, what: str) -> nn.Module:
         except (NotImplementedError, RuntimeError):
             part = registry.MODELS.build(node)
     except Exception as error:  # a constructor may raise anything
-        raise Unfit(f'{what} cannot be built: {short(error)}') from error
+        raise Unfit(f'{what} cannot be built: {first_line(error, kind=True)}') from error
     for one in part.modules():
         if getattr(one, 'eps', 1) == 0:  # torch rejects it
             one.eps = 1e-5
@@ -56,13 +87,7 @@ def build(node: Any, what: str) -> nn.Module:
 def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
     """Channels and strides of a part's outputs, from meta tensors, or else zeros on the CPU.
 
-    Args:
-        given: images or maps on the meta device.
-        what: the part's name for messages.
-        side: of the images.
-
-    Raises:
-        Unfit: it fails, or returns anything but maps or vectors.
+    ``given``: images or maps on the meta device; ``side``: of the images, in pixels.
     """
     try:
         with torch.no_grad():
@@ -75,7 +100,7 @@ def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Ma
                 found = part(torch.zeros_like(given, device='cpu') if isinstance(given, Tensor)
                              else tuple(torch.zeros_like(one, device='cpu') for one in given))
     except Exception as error:
-        raise Unfit(f'{what} cannot be run: {short(error)}') from error
+        raise Unfit(f'{what} cannot be run: {first_line(error, kind=True)}') from error
     found = [found] if isinstance(found, Tensor) else found
     if not isinstance(found, Sequence) or not all(
             isinstance(one, Tensor) and one.dim() in (2, 4) for one in found):
@@ -95,16 +120,23 @@ def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
                  for one, side in zip(maps, sides))
 
 
+def parts_of(model: Any, where: str, *names: str) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules of the parts that exist; a list yields its entries."""
+    for name in names:
+        part = getattr(model, name, None)
+        if isinstance(part, nn.ModuleList):
+            yield from ((f'{where}.{name}.{index}', entry) for index, entry in enumerate(part))
+        elif isinstance(part, nn.Module):
+            yield f'{where}.{name}', part
+
+
 def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
     """Indices of the maps that the neck, or mmseg's heads, read; None if unknown."""
-    if (neck := getattr(model, 'neck', None)) is not None:
-        parts = [neck[0] if isinstance(neck, nn.Sequential) else neck]
-    else:
-        heads = [getattr(model, name, None) for name in ('decode_head', 'auxiliary_head')]
-        parts = [one for head in heads if head is not None
-                 for one in (head if isinstance(head, nn.ModuleList) else [head])]
+    parts = dict(parts_of(model, '', 'neck')) or dict(parts_of(
+        model, '', 'decode_head', 'auxiliary_head'))
     read: set[int] = set()
-    for part in parts:
+    for part in parts.values():
+        part = part[0] if isinstance(part, nn.Sequential) else part
         given = tuple(one.requires_grad_() for one in tensors(maps))
         try:
             found = [value.sum() for _, value in entries(dict(found=part.to('meta')(given)))
@@ -116,35 +148,21 @@ def read_maps(model: Any, maps: list[Map]) -> set[int] | None:
     return read or {*range(len(maps))}
 
 
-def check_backbone_attributes(model: nn.Module) -> None:
-    """Raises Unfit if a part's code reads an attribute that its backbone lacks."""
-    for part in model.modules():
-        backbone = getattr(part, 'backbone', None)
-        for cls in type(part).__mro__ if isinstance(backbone, nn.Module) else ():
-            text = code(cls)
-            for name in re.findall(r'self\.backbone\.(\w+)', text):
-                if not hasattr(backbone, name) and f"hasattr(self.backbone, '{name}')" not in text:
-                    raise Unfit(f'{cls.__name__} reads backbone.{name}, which the old backbone '
-                                'alone has')
-
-
 def check_installed(model: nn.Module) -> None:
     """Raises Unfit if a part needs a package or an mmcv operator that is not installed."""
     for path, part in model.named_modules():
         module = sys.modules[type(part).__module__]
-        if module.__name__.startswith('mmcv.ops.'):
-            operators = vars(getattr(module, 'ext_module', module))
-            for called in re.findall(r'ext_module\.(\w+)', code(module)):
-                if called not in operators:
-                    raise Unfit(f'model.{path} needs the compiled operator {called} of mmcv: '
-                                f'{build_mmcv()}')
+        text = code(module)
+        operators = vars(getattr(module, 'ext_module', module))
+        for name in re.findall(r'ext_module\.(\w+)', text):
+            if module.__name__.startswith('mmcv.ops.') and name not in operators:
+                raise Unfit(f'model.{path} needs the compiled operator {name} of mmcv: '
+                            f'{build_mmcv()}')
         # packages that a toolbox imports if it can; its heads need them to compute a loss
-        for name in re.findall(r'except ImportError:\n +(\w+) = None', code(module)):
-            if vars(module).get(name, module) is None and re.search(
-                    rf'\b{name}\b', code(type(part))):
-                line = re.search(rf'.*\bimport\b.*\b{name}\b', code(module))
-                raise Unfit(f'model.{path} needs a package that is not installed: '
-                            f'{line[0].strip() if line else name}')
+        for line, name in re.findall(r'((?:from|import) .*?(\w+))\nexcept ImportError', text):
+            if vars(module).get(name, module) is None \
+                    and re.search(rf'\b{name}\b', code(type(part))):
+                raise Unfit(f'model.{path} needs a package that is not installed: {line}')
 
 
 def code(what: Any) -> str:
@@ -153,8 +171,3 @@ def code(what: Any) -> str:
         return inspect.getsource(what)
     except (OSError, TypeError):
         return ''
-
-
-def short(error: Exception) -> str:
-    """An error in one line."""
-    return f'{type(error).__name__}: {first_line(error)}'

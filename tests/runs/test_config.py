@@ -14,7 +14,7 @@ from lape_mm.runs.checks.build import build_model  # noqa: E402
 from lape_mm.runs.config import (  # noqa: E402
     load_config,
     merge_options,
-    set_joining,
+    set_backbones,
     settle_loaders,
 )
 from lape_mm.runs.errors import RunError  # noqa: E402
@@ -45,7 +45,7 @@ class Pair(torch.nn.Module):
 class TestJoining:
     def test_is_set_everywhere(self):
         cfg = config()
-        set_joining(cfg, 'mpvg')
+        set_backbones(cfg, '--joining', joining='mpvg')
         assert cfg.model.backbone == dict(type='lape_mm.DeiT', joining='mpvg')
         assert cfg.model.teachers[0].backbone.joining == 'mpvg'
         assert 'joining' not in cfg.model.teachers[1]
@@ -73,7 +73,7 @@ class TestJoining:
 
     def test_without_our_backbones(self):
         with pytest.raises(RunError, match='no backbone of lape_mm'):
-            set_joining(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'lape')
+            set_backbones(Config(dict(model=dict(backbone=dict(type='ResNet')))), '--joining')
 
     def test_word_on_the_command_line(self):
         assert arguments.joining('mpvg') == 'mpvg'
@@ -103,14 +103,6 @@ class TestOptions:
         cfg = Config(dict(model=dict(backbone=before)))
         merge_options(cfg, {'model.backbone.joining': SETTINGS})
         assert cfg.model.backbone.joining == SETTINGS
-
-    def test_settings_one_by_one(self):
-        cfg = config()
-        merge_options(cfg, {'model.backbone.joining.first_layer': 1,
-                            'model.backbone.joining.last': 0})
-        assert cfg.model.backbone.joining == dict(first_layer=1, last=0)
-        merge_options(cfg, {'model.backbone.joining.last': 2})
-        assert cfg.model.backbone.joining == dict(first_layer=1, last=2)
 
     def test_list_entries(self):
         cfg = Config(dict(pipeline=[dict(a=1), dict(transforms=[[dict(scales=[1])]])]))

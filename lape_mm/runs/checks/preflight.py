@@ -5,69 +5,109 @@ Each problem is one line with a remedy. Paths with a scheme (``s3://``, ``http:/
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from mmengine import registry
 from mmengine.config import Config
+from timm.layers import to_ntuple
 
+from lape_mm.backbones.archs import ARCHS
 from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
-from ..config import our_backbones, walk
-from ..errors import RunError, rank
+from ..config import lookup, our_backbones, walk
 from .build import check_builds
 from .channels import check_channels
-from .data_sets import check_source, sources
+from .data_sets import check_source, path_remedy, sources
 from .report import Report
-from .settings import check_settings
-from .values import check_values
+from .settings import check_settings, places, short
 
 LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
 # a visualizer's backend -> the module that it needs
 BACKENDS = {'TensorboardVisBackend': 'tensorboard', 'WandbVisBackend': 'wandb'}
+TOGETHER = (('train_dataloader', 'train_cfg', 'optim_wrapper'),
+            ('val_dataloader', 'val_cfg', 'val_evaluator'),
+            ('test_dataloader', 'test_cfg', 'test_evaluator'))
+# integers and their minimum
+WHOLE = {'train_cfg.max_epochs': 1, 'train_cfg.max_iters': 1, 'train_cfg.val_interval': 1,
+         'auto_scale_lr.base_batch_size': 1, 'randomness.seed': 0}
 
 
 def check_config(cfg: Config, mode: str) -> None:
-    """Checks a config's names, then its values; needs no data.
-
-    Args:
-        cfg: with all options merged.
-        mode: 'train' (training and validation data) or 'test'.
+    """Checks a config for 'train' or 'test', without its data.
 
     Raises:
         RunError: lists all unknown names; if there are none, all bad values.
     """
-    carry_out(cfg, check_settings, partial(check_contents, mode=mode))
+    report = Report(cfg)
+    check_settings(report)
+    report.stop()
+    check_contents(report, mode)
+    report.stop()
 
 
 def check_files(cfg: Config, mode: str) -> None:
     """Checks the data and checkpoints that a config names; see `check_config`."""
-    carry_out(cfg, partial(check_data, mode=mode))
-
-
-def carry_out(cfg: Config, *checks: Callable[[Report], None]) -> None:
-    """Raises RunError with the problems of the first check that finds any; prints warnings."""
     report = Report(cfg)
-    for check in checks:
-        check(report)
-        if report.found:
-            raise RunError(report.lines())
-    for warning in report.warnings if rank() == 0 else ():
-        print(f'warning: {warning}', file=sys.stderr, flush=True)
+    check_data(report, mode)
+    report.stop()
 
 
 def check_contents(report: Report, mode: str) -> None:
     """Checks values, builds the cheap parts, and compares channels."""
     check_values(report, mode)
-    for where, node in walk({'visualizer': report.cfg.get('visualizer')}):
-        module = BACKENDS.get(str(node.get('type')))
-        if module and missing(module):
-            report.add(where, install_hint(module))
+    check_normalisation(report)
     model = check_builds(report)
     if model is not None:
         check_channels(report, model)
+
+
+def check_values(report: Report, mode: str) -> None:
+    """Reports missing settings, and values that mmengine checks too late or not at all."""
+    cfg, model = report.cfg, report.cfg.get('model')
+    if not isinstance(model, Mapping) or 'type' not in model:
+        report.add('model', f"{short(model)}: expected a dict with a 'type'")
+    for keys in TOGETHER:
+        lacking = [key for key in keys if cfg.get(key) is None]
+        if 0 < len(lacking) < 3 or lacking and keys[0].startswith(mode):
+            for key in lacking:
+                others = ' and '.join(other for other in keys if other != key)
+                report.add(key, f'is missing: {others} need it')
+    for key, least in WHOLE.items():
+        value = lookup(cfg, key)
+        if value is not None and not (
+                isinstance(value, (int, float)) and value >= least and value % 1 == 0):
+            where, _, name = key.rpartition('.')
+            report.add(where, f'{name}={value!r}: expected a whole number from {least}')
+    for where, node in walk({'visualizer': cfg.get('visualizer')}):
+        module = BACKENDS.get(str(node.get('type')))
+        if module and missing(module):
+            report.add(where, install_hint(module))
+    classes: Any = lookup(cfg, 'model.head.num_classes')
+    for place in places(cfg):
+        if place.build is registry.METRICS and isinstance(place.node, Mapping):
+            topk = place.node.get('topk', 1)
+            if any(isinstance(classes, int) and rank > classes for rank in to_ntuple(1)(topk)):
+                report.add(place.where, f'topk={topk}: expected whole numbers of 1 to '
+                           f'model.head.num_classes={classes}')
+
+
+def check_normalisation(report: Report) -> None:
+    """Warns if images are not normalised as for the backbone's published weights."""
+    archs = {str(node.get('arch')) for _, node in our_backbones(report.cfg)}
+    for where, node in walk(dict(report.cfg.items())):
+        given: Any = node.get('mean'), node.get('std')
+        if not where.endswith('data_preprocessor') or [len(one or ()) for one in given] != [3, 3]:
+            continue
+        for arch in sorted(name for name in archs if name in ARCHS and ARCHS[name].timm):
+            for name, values, wanted in zip(('mean', 'std'), given, ARCHS[arch].normalisation):
+                if not np.allclose(values, np.multiply(wanted, 255), atol=.6):
+                    report.warn(where, f'{name}={short(list(values))}, but the weights of '
+                                f'{arch!r} were trained with '
+                                f'{[round(255 * value, 3) for value in wanted]}')
 
 
 def check_data(report: Report, mode: str) -> None:
@@ -75,7 +115,8 @@ def check_data(report: Report, mode: str) -> None:
     check_checkpoints(report, mode)
     expected: list[str] | None = None
     for part in LOADERS[mode]:
-        for source in sources(report.cfg, part, report.scope):
+        found = [*sources(report.cfg, part, report.scope)]
+        for source in found:
             names = check_source(report, source)
             if names and expected and names != expected:
                 other = sorted({*names} ^ {*expected})
@@ -85,14 +126,14 @@ def check_data(report: Report, mode: str) -> None:
                            'list the same classes in the same order in all files')
             expected = expected or names
         # check_source reports a missing root
-        roots = tuple(os.path.join(source.root, '') for source in sources(report.cfg, part)
+        roots = tuple(os.path.join(source.root, '') for source in found
                       if source.root and not os.path.isdir(source.root))
         for where, node in walk({f'{part}_evaluator': report.cfg.get(f'{part}_evaluator')}):
             path = str(node.get('ann_file') or '')
             if path and '://' not in path and not os.path.isfile(path) \
                     and not path.startswith(roots):
                 report.add(where, f'annotation file {path} does not exist',
-                           report.path_remedy(path, 'ann_file'))
+                           path_remedy(report, path, 'ann_file'))
 
 
 def check_checkpoints(report: Report, mode: str) -> None:
@@ -104,18 +145,16 @@ def check_checkpoints(report: Report, mode: str) -> None:
             for key in ('checkpoint', 'pretrained', 'checkpoint_path'):
                 if isinstance(node.get(key), str):
                     named.setdefault(node[key], f'{where}.{key}')
-        started = cfg.get('load_from') or cfg.get('resume')
-        constructor = str((cfg.get('optim_wrapper') or {}).get('constructor'))
-        backbone = cfg.model.get('backbone') or {}
+        started = cfg.get('load_from') or cfg.get('resume') or cfg.get('scenes')
+        frozen = str(lookup(cfg, 'optim_wrapper.constructor')).startswith('lape_mm.Freezing')
         random = [where for where, node in our_backbones(cfg) if not node.get('init_cfg')]
-        if constructor.endswith('FreezingOptimWrapperConstructor') and not (
-                backbone.get('init_cfg') or started):
-            report.add('model.backbone', 'is frozen but has no pretrained weights', 'set '
-                       '--cfg-options {where}.init_cfg.checkpoint=PATH')
-        elif report.scope in ('mmdet', 'mmseg') and random and not (started or cfg.get('scenes')):
-            report.warn(random[0], 'starts from random weights; the papers start from ImageNet '
-                        'weights trained with the same joining: set --cfg-options '
-                        f'{random[0]}.init_cfg.checkpoint=PATH')
+        for where in () if started else random[:1]:
+            remedy = f'set --cfg-options {where}.init_cfg.checkpoint=PATH'
+            if frozen:
+                report.add(where, 'is frozen but has no pretrained weights', remedy)
+            elif report.scope in ('mmdet', 'mmseg'):
+                report.warn(where, 'starts from random weights; the papers start from ImageNet '
+                            f'weights trained with the same joining: {remedy}')
     for path, where in named.items():
         if path and '://' not in path and not Path(path).expanduser().is_file():
             report.add(where, f'checkpoint {path} does not exist')

@@ -1,32 +1,24 @@
 """Problems of a config: one line each, with all places that share it."""
 from __future__ import annotations
 
-import os
-import re
+import sys
 
 from mmengine.config import Config
 
+from ..errors import RunError, rank
+
 
 class Report:
-    """Problems and warnings of a config.
-
-    Attributes:
-        cfg: the config.
-        scope: the toolbox in which types are looked up.
-        found: problem and remedy -> dotted paths of the settings that have it.
-        warnings: lines that do not stop the run.
-    """
+    """Problems and warnings of a config."""
 
     def __init__(self, cfg: Config):
-        self.cfg, self.scope = cfg, cfg.get('default_scope')
-        self.found: dict[tuple[str, str], list[str]] = {}
+        self.cfg, self.scope = cfg, cfg.get('default_scope')  # where types are looked up
+        self.found: dict[tuple[str, str], dict[str, None]] = {}  # problem and remedy -> places
         self.warnings: list[str] = []
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
         """Adds a problem; a word with ``{where}`` in its remedy is repeated for each place."""
-        places = self.found.setdefault((text, remedy), [])
-        if where not in places:
-            places.append(where)
+        self.found.setdefault((text, remedy), {})[where] = None
 
     def warn(self, where: str, text: str) -> None:
         """Adds a warning."""
@@ -41,17 +33,10 @@ class Report:
             lines.append(f'{", ".join(places)}: {text}' + (f'; {" ".join(words)}' if words else ''))
         return lines
 
-    def path_remedy(self, path: str, key: str) -> str:
-        """How to change a path: set its environment variable, or use --cfg-options.
-
-        Args:
-            path: the missing file or folder.
-            key: the setting with that path, relative to ``{where}``.
-        """
-        for name, default in re.findall(r'\{\{[\'"]?\s*\$(\w+)\s*:\s*(\S*?)\s*[\'"]?\}\}',
-                                        self.cfg.text):
-            value = os.environ.get(name, default).rstrip('/')
-            if f'{path}/'.startswith(f'{value}/'):
-                state = 'now' if name in os.environ else 'not set, its default is'
-                return f'set {name} to the folder of your data ({state} {value})'
-        return f'point at yours with --cfg-options {{where}}.{key}=PATH'
+    def stop(self) -> None:
+        """Raises RunError if there are problems; otherwise prints the warnings."""
+        if self.found:
+            raise RunError(self.lines())
+        for warning in self.warnings if rank() == 0 else ():
+            print(f'warning: {warning}', file=sys.stderr, flush=True)
+        self.warnings.clear()

@@ -2,27 +2,30 @@
 
 mmengine reports a misspelt name when it builds that part of a run, sometimes hours later, and never
 reports a key that nothing reads. Here every dict is compared with the constructor that receives it,
-before anything is built. The model is different: modules edit the dicts of their parts, so it is
-only searched for strings in place of numbers and for misspelt names beside ``**kwargs``;
-`lape_mm.runs.checks.build` builds it.
+before anything is built. Modules edit the dicts of their parts, so in the model only names that
+resemble a known one are reported; `lape_mm.runs.checks.build` builds it.
 """
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from inspect import signature
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 from mmengine import registry
 from mmengine.registry import Registry
 from mmengine.runner import Runner
+from torch import nn
 from torch.utils.data import DataLoader
 
 from lape_mm.datasets.scenes import prepare
+from lape_mm.requirements import TOOLBOXES, missing
+from lape_mm.retired import RETIRED
 
 from ..config import entries, walk
 from .report import Report
-from .signatures import ALIKE, check_call, nearest, resolve, short, unknown_setting, unknown_type
 
 # keys that mmengine and this package read besides the runner's arguments
 READ = ('activation_checkpointing', 'compile', 'custom_imports', 'efficient_conv_bn_eval',
@@ -30,24 +33,21 @@ READ = ('activation_checkpointing', 'compile', 'custom_imports', 'efficient_conv
 MULTIPLIERS = ('DefaultOptimWrapperConstructor', 'FreezingOptimWrapperConstructor')
 LOADER = r'(train|val|test)_dataloader'
 DATASET = LOADER + r'\.dataset(\.datasets?|\.\d+)*'  # and the data sets that it wraps
+FEW = 15  # at most this many types are listed in full
+ALIKE = .82  # similarity at which an unknown name counts as misspelt
+# arguments that the run itself supplies
+SUPPLIED = {'self', 'runner', 'dataloader', 'evaluator', 'optimizer', 'params', 'dataset',
+            'sampler', 'batch_size', 'save_dir'}
+EXPECTED = {'bool': 'True or False', 'int': 'a number', 'float': 'a number'}
 
 
 class Place(NamedTuple):
-    """Dicts of a config that one constructor receives.
+    """A dict of a config, and what receives it."""
 
-    Attributes:
-        where: their dotted path; in `PLACES` a regular expression.
-        build: the registry of their ``type``, the function that takes them, or the names that
-            mmengine reads.
-        default: the type of a dict without one.
-        taken: keys that the run removes first.
-        node: the dict.
-    """
-
-    where: str
-    build: Any
-    default: str | None = None
-    taken: tuple[str, ...] = ()
+    where: str  # its dotted path; in `PLACES` a regular expression
+    build: Any  # the registry of its type, the function that takes it, or the names that are read
+    default: str | None = None  # its type where it has none
+    taken: tuple[str, ...] = ()  # keys that the run removes first
     node: Any = None
 
 
@@ -68,7 +68,6 @@ PLACES = (
     Place(r'optim_wrapper\.paramwise_cfg', (
         'custom_keys', 'bias_lr_mult', 'bias_decay_mult', 'norm_decay_mult', 'dwconv_decay_mult',
         'flat_decay_mult', 'bypass_duplicate', 'dcn_offset_lr_mult')),
-    Place(r'optim_wrapper\.paramwise_cfg\.custom_keys\..+', ('lr_mult', 'decay_mult')),
     Place(r'param_scheduler(\.\d+)?', registry.PARAM_SCHEDULERS,
           taken=('convert_to_iter_based',)),
     Place(r'(default_hooks|custom_hooks)\.[^.]+', registry.HOOKS, taken=('priority',)),
@@ -84,7 +83,13 @@ PLACES = (
 
 def check_settings(report: Report) -> None:
     """Reports unknown types, settings and top-level keys."""
-    check_top(report)
+    # at the top, all keys that resemble no known one are the config's own variables
+    known = {*signature(Runner.__init__).parameters, *READ} - {'self', 'cfg'}
+    for name in report.cfg:
+        found = nearest(name, known, .85)
+        if name not in known and found and not name.startswith(f'{found[0]}_'):
+            report.add(name, f'{name}={short(report.cfg[name])}: nothing reads this key, did you '
+                       f'mean {found[0]!r}?')
     kind = (report.cfg.get('model') or {}).get('type')
     if isinstance(kind, str) and resolve(kind, registry.MODELS, report.scope) is None:
         report.add('model', unknown_type(kind, registry.MODELS, report.scope))
@@ -92,21 +97,7 @@ def check_settings(report: Report) -> None:
     for place in places(report.cfg):
         check_place(report, place)
     for where, node in walk({'model': report.cfg.get('model')}):
-        build = resolve(node.get('type'), registry.MODELS, report.scope) or resolve(
-            node.get('type'), registry.TASK_UTILS, report.scope)
-        if isinstance(build, type):
-            check_call(report, where, build, {key: value for key, value in node.items()
-                                              if key != 'type'}, edited=True)
-
-
-def check_top(report: Report) -> None:
-    """Reports top-level keys that look misspelt; all others are the config's own variables."""
-    known = {*signature(Runner.__init__).parameters, *READ} - {'self', 'cfg'}
-    for name in report.cfg:
-        found = nearest(name, known, .85)
-        if name not in known and found and not name.startswith(f'{found[0]}_'):
-            report.add(name, f'{name}={short(report.cfg[name])}: nothing reads this key, did you '
-                       f'mean {found[0]!r}?')
+        check_part(report, where, node)
 
 
 def places(cfg: Mapping) -> Iterator[Place]:
@@ -120,10 +111,7 @@ def places(cfg: Mapping) -> Iterator[Place]:
             if where.startswith('optim_wrapper.paramwise_cfg') \
                     and str(constructor).split('.')[-1] not in MULTIPLIERS:
                 continue  # this constructor has settings of its own
-            if isinstance(node, Mapping) and (
-                    where == 'optim_wrapper' and 'constructor' in node and 'optimizer' not in node
-                    or where == 'param_scheduler' and 'type' not in node  # of several optimizers
-                    or place.build is registry.METRICS and 'metrics' in node):  # an Evaluator
+            if isinstance(node, Mapping) and 'metrics' in node:  # an Evaluator
                 continue
             if where == 'train_cfg' and 'type' not in node and 'by_epoch' in node:
                 place = place._replace(taken=('by_epoch',), default=(
@@ -135,16 +123,14 @@ def check_place(report: Report, place: Place) -> None:
     """Compares one dict with the constructor that receives it."""
     node, build, where = place.node, place.build, place.where
     if not isinstance(node, Mapping):
-        # other objects are built already; a name in custom_keys may have dots
-        if isinstance(node, (str, int, float)) and 'custom_keys.' not in where:
+        if isinstance(node, (str, int, float)):  # other objects are built already
             report.add(where, f'{short(node)}: expected a dict')
         return
     settings = {key: value for key, value in node.items()
                 if key not in ('_scope_', '_delete_', *place.taken)}
     if isinstance(build, tuple):
         for name in settings:
-            # other names of custom_keys are for those who read the optimizer's groups
-            if name not in build and ('custom_keys.' not in where or nearest(name, build, ALIKE)):
+            if name not in build:
                 report.add(where, unknown_setting(where.split('.')[-1], build, name, node[name]))
         return
     if isinstance(build, Registry):
@@ -157,3 +143,127 @@ def check_place(report: Report, place: Place) -> None:
             report.add(where, unknown_type(kind, place.build, scope))
             return
     check_call(report, where, build, settings)
+
+
+def check_part(report: Report, where: str, node: Mapping) -> None:
+    """Compares one dict of the model with the constructor that its type names."""
+    kind, scope = node.get('type'), report.scope
+    found = {among: resolve(kind, among, scope) for among in (registry.MODELS, registry.TASK_UTILS)}
+    for among, build in found.items():
+        if isinstance(build, type):
+            check_call(report, where, build, {key: value for key, value in node.items()
+                                              if key != 'type'}, edited=True)
+            return
+        # other types, such as those of functions, are no registry's
+        if not any(found.values()) and (kind in RETIRED or re.search(r'(^|\.)[A-Z]', str(kind))
+                                        and nearest(str(kind), types(among, scope), .8)):
+            report.add(where, unknown_type(kind, among, scope))
+            return
+
+
+@cache
+def accepted(build: Callable) -> tuple[dict[str, Parameter], bool]:
+    """The arguments of a class or function, and whether it may take others.
+
+    A constructor with ``**kwargs`` also takes what the next class in the MRO takes. It stays open,
+    because it may read further names itself.
+    """
+    functions = [build]
+    if isinstance(build, type):
+        functions = [vars(cls)['__init__'] for cls in build.__mro__
+                     if '__init__' in vars(cls) and cls not in (object, nn.Module)]
+    parameters: dict[str, Parameter] = {}
+    for function in functions:
+        try:
+            # a decorator such as mmcv's deprecated_api_warning may accept old names too
+            entries = signature(function, follow_wrapped=function is build).parameters.values()
+        except (TypeError, ValueError):  # compiled
+            break
+        named = {entry.name: entry for entry in entries if entry.name != 'self' and entry.kind in (
+            Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+        parameters = {**named, **parameters}
+        if all(entry.kind is not Parameter.VAR_KEYWORD for entry in entries):
+            return parameters, function is not functions[0]
+    return parameters, True
+
+
+def check_call(report: Report, where: str, build: Callable, settings: Mapping, *,
+               edited: bool = False) -> None:
+    """Reports unknown and missing settings, and strings in place of numbers.
+
+    ``edited``: other code adds and removes settings, so only misspelt ones are reported.
+    """
+    known, others = accepted(build)
+    for name, value in settings.items():
+        if expected := wrong_kind(known.get(name), value):
+            report.add(where, f'{name}={value!r} of {build.__name__}: expected {expected}')
+        elif name not in known and (nearest(name, known, ALIKE) or not (others or edited)):
+            report.add(where, unknown_setting(build.__name__, known, name, value))
+    for name, parameter in () if edited or others else known.items():
+        if parameter.default is parameter.empty and name not in {*settings, *SUPPLIED}:
+            report.add(where, f'{build.__name__} needs {name!r}')
+
+
+def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) -> str:
+    """The message for an unknown setting, with the allowed ones."""
+    allowed = ', '.join(one for one in known if one not in SUPPLIED)
+    hint = ''.join(f', did you mean {one!r}?' for one in nearest(name, known))
+    return (f'{name}={short(value)}: {owner} has no setting {name!r}{hint}, expected one of '
+            f'{allowed}')
+
+
+def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
+    """What a parameter expects instead of a string, from annotation or default; None if unknown."""
+    if parameter is None or not isinstance(value, str) or 'str' in str(parameter.annotation):
+        return None
+    kind = getattr(parameter.annotation, '__name__', str(parameter.annotation))
+    return EXPECTED.get(kind.removesuffix(' | None')) or EXPECTED.get(
+        type(parameter.default).__name__)
+
+
+def resolve(kind: object, among: Registry, scope: str | None) -> Callable | None:
+    """The class or function of a ``type``; None if unknown."""
+    if not isinstance(kind, str):
+        return kind if callable(kind) else None
+    with among.switch_scope_and_registry(scope) as own:
+        return own.get(kind)
+
+
+def unknown_type(kind: object, among: Registry, scope: str | None) -> str:
+    """The message for an unknown ``type``, with similar ones."""
+    if not isinstance(kind, str):
+        return f'type={short(kind)}: expected the name of a {among.name}'
+    if kind in RETIRED:
+        return f'type={kind!r} has been removed: {RETIRED[kind]}'
+    text = f'type={kind!r}: unknown {among.name}'
+    if owners := [name for name, needed in TOOLBOXES.items() if name != scope
+                  and not missing(*needed) and resolve(kind, among, name)]:
+        return (f'{text} for default_scope={scope!r}; {" and ".join(owners)} has one: is '
+                f'default_scope right? Otherwise write type={f"{owners[0]}.{kind}"!r}')
+    known = types(among, scope)
+    if alike := nearest(kind, known, count=3):
+        return f'{text}, did you mean {" or ".join(map(repr, alike))}?'
+    return text + (f', expected one of {", ".join(sorted(known))}' if len(known) <= FEW else '')
+
+
+def types(among: Registry, scope: str | None) -> list[str]:
+    """The types that a config of this scope may name; ours with their prefix."""
+    known: dict[str, None] = {}
+    for name, own in {'': among, **among.children}.items():
+        if name in ('', scope, 'lape_mm'):
+            own.import_from_location()
+            prefix = 'lape_mm.' if name == 'lape_mm' else ''
+            known |= dict.fromkeys(f'{prefix}{one}' for one in own.module_dict)
+    return [*known]
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = .6, count: int = 1) -> list[str]:
+    """The names most similar to ``name``, ignoring case."""
+    by_lower = {other.lower(): other for other in known}
+    return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, count, cutoff)]
+
+
+def short(value: object, most: int = 60) -> str:
+    """A value's repr, cut off."""
+    text = repr(value)
+    return text if len(text) <= most else f'{text[:most - 2]}..'
