@@ -140,7 +140,7 @@ TYPES = [
     ('mask_rcnn', 'model.type=EncoderDecoder', "'EncoderDecoder' mmseg has one"),
     ('deit', 'default_scope=mmfoo', "default_scope='mmfoo' mmpretrain, mmdet, mmseg"),
     (),
-    ('deit', 'model.head.loss.type=SmoothLoss', "model.head.loss: type='SmoothLoss'"),
+    ('deit', 'model.head.loss.type=SmoothLoss', 'model.head.loss: SmoothLoss'),
     ('deit', 'model.data_preprocessor.type=ClsPreprocessor', "'ClsDataPreprocessor'"),
     ('mask_rcnn', 'model.roi_head.bbox_head.bbox_coder.type=BoxCoder', 'bbox_coder: BoxCoder'),
     ('mask_rcnn', 'model.train_cfg.rcnn.assigner.type=MaxIouAssigner', "'MaxIoUAssigner'"),

@@ -148,15 +148,17 @@ def check_place(report: Report, place: Place) -> None:
 def check_part(report: Report, where: str, node: Mapping) -> None:
     """Compares one dict of the model with the constructor that its type names."""
     kind, scope = node.get('type'), report.scope
-    found = {among: resolve(kind, among, scope) for among in (registry.MODELS, registry.TASK_UTILS)}
-    for among, build in found.items():
-        if isinstance(build, type):
-            check_call(report, where, build, {key: value for key, value in node.items()
-                                              if key != 'type'}, edited=True)
-            return
-        # other types, such as those of functions, are no registry's
-        if not any(found.values()) and (kind in RETIRED or re.search(r'(^|\.)[A-Z]', str(kind))
-                                        and nearest(str(kind), types(among, scope), .8)):
+    registries = registry.MODELS, registry.TASK_UTILS
+    build = next(filter(None, (resolve(kind, among, scope) for among in registries)), None)
+    if isinstance(build, type):
+        check_call(report, where, build, {key: value for key, value in node.items()
+                                          if key != 'type'}, edited=True)
+    if build or not isinstance(kind, str):
+        return
+    certain = kind in RETIRED or where.endswith(('norm_cfg', 'act_cfg', 'conv_cfg'))
+    for among in registries:  # other types, such as those of functions, may be no registry's
+        if certain or re.search(r'(^|\.)[A-Z]', kind) \
+                and get_close_matches(kind, types(among, scope), 1, ALIKE):
             report.add(where, unknown_type(kind, among, scope))
             return
 
@@ -214,7 +216,8 @@ def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) 
 
 def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
     """What a parameter expects instead of a string, from annotation or default; None if unknown."""
-    if parameter is None or not isinstance(value, str) or 'str' in str(parameter.annotation):
+    if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str) \
+            or 'str' in str(parameter.annotation):
         return None
     kind = getattr(parameter.annotation, '__name__', str(parameter.annotation))
     return EXPECTED.get(kind.removesuffix(' | None')) or EXPECTED.get(
