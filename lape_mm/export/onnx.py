@@ -203,7 +203,7 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
         ValueError: labels, scores, boxes or masks differ by more than the tolerances above.
     """
     from lape_mm.runtime import paste
-    total = lost = differ = area = 0
+    cfg, total, lost, differ, area = graph.detector.roi.test_cfg, 0, 0, 0, 0
     worst = 0.
     for batch in BATCHES:
         maps = graph.model.extract_feat(graph.normalise(images[:batch]))
@@ -214,15 +214,20 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
             room = boxes.new_tensor([0, 0, EMPTY, EMPTY])
             same = (gap < SCORE_TOLERANCE) & (theirs.labels[:, None] == labels) & (
                 box_iou(theirs.bboxes + room, boxes + room) > OVERLAP)
+            # rounding decides which of two equal scores the limits keep
+            cut = SCORE_TOLERANCE + max(cfg.score_thr, *(
+                found.min().item() for found in (theirs.scores, scores)
+                if len(found) == cfg.max_per_img), 0.)
             total += len(theirs.scores)
-            lost += int((~same.any(0)).sum() + (~same.any(1)).sum())
+            lost += int((~same.any(1) & (theirs.scores > cut)).sum()
+                        + (~same.any(0) & (scores > cut)).sum())
             worst = max([worst, *gap[same].tolist()])
             # mmdet pastes the mask of an empty box over whole rows
             rows, pairs = (same & (boxes[:, 2:] > boxes[:, :2]).all(1)).nonzero(as_tuple=True)
             if masks:
                 mine = torch.from_numpy(paste(
                     masks[0][pairs].numpy(), boxes[pairs].numpy(), graph.img_size,
-                    graph.detector.roi.test_cfg.mask_thr_binary))
+                    cfg.mask_thr_binary))
                 differ += int((mine ^ theirs.masks[rows]).sum())
                 area += int((mine | theirs.masks[rows]).sum())
     if not total:
