@@ -58,7 +58,7 @@ def tables() -> str:
             continue
         source = models['default']['Metadata']['Source of Results']
         lines.append(f'| `{name}` | {source.split()[0]} | {" | ".join(found)} |')
-    return '\n'.join([*lines, '', 'Without published results:', '', *others])
+    return '\n'.join([*lines, '', 'Not quoted from a paper:', '', *others])
 
 
 def results(model: dict) -> str:
