@@ -151,11 +151,7 @@ class Model:
 
 
 def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
-    """A path, a Pillow image, or an RGB array (H, W, 3) of uint8, as an upright RGB picture.
-
-    Raises:
-        ValueError: it is none of them, or the file is broken.
-    """
+    """A path, a Pillow image, or an RGB array (H, W, 3) of uint8, as an upright RGB picture."""
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise ValueError(f'image: expected an RGB array (H, W, 3) of uint8, got '

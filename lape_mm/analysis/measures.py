@@ -7,13 +7,8 @@ import numpy as np
 def similarity(rows: np.ndarray, others: np.ndarray | None = None, eps: float = 1e-8) -> np.ndarray:
     """Cosine similarity of every row with every other, as in LaPE's official script.
 
-    Args:
-        rows: (N, C).
-        others: (M, C) to compare with; None for the rows themselves.
-        eps: lower limit of the norms.
-
-    Returns:
-        (N, M), -1..1.
+    Rows are (N, C), others (M, C), by default the rows; the result is (N, M), -1..1. ``eps`` is the
+    lower limit of the norms.
     """
     others = rows if others is None else others
     ours, theirs = (part / np.maximum(norms(part), eps)[:, None] for part in (rows, others))

@@ -158,9 +158,6 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
 
     In label maps, 0 is a class if ``ignore_index`` is given, and unlabelled under
     ``reduce_zero_label``.
-
-    Raises:
-        ValueError: the folder is empty, has no known layout or several, or has a bad file.
     """
     folder = Folder(root)
     lists = f'ImageSets/{"Segmentation" if toolbox == "mmseg" else "Main"}'  # PASCAL VOC's
@@ -506,8 +503,7 @@ def write_index(data: Data, folder: Path) -> dict[str, list[dict]]:
 
 def coco_content(data: Data, samples: Sequence[Sample]) -> dict:
     """The content of a COCO file; category k + 1 is class k."""
-    objects = [(number, {key: value for key, value in one.items() if value is not None})
-               for number, sample in enumerate(samples, 1) for one in sample.objects]
+    objects = [(number, one) for number, sample in enumerate(samples, 1) for one in sample.objects]
     return dict(
         images=[dict(id=number, file_name=sample.path, width=sample.size[0], height=sample.size[1])
                 for number, sample in enumerate(samples, 1)],

@@ -218,8 +218,7 @@ def write_imagenet(folder: Path, scenes: Scenes) -> None:
 def write_image(path: Path, image: np.ndarray) -> None:
     """Writes an image; cv2.imwrite raises nothing when the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = () if path.suffix == '.png' else (cv2.IMWRITE_JPEG_QUALITY, 95)
-    encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1]
+    encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image))[1]
     path.write_bytes(encoded.tobytes())
 
 

@@ -61,13 +61,6 @@ class Detector(nn.Module):
     Returns boxes (B, K, 4) as x1, y1, x2, y2 in pixels, scores (B, K) by falling score, labels
     (B, K), and from Mask R-CNN masks (B, K, 28, 28), the probability of the object in each cell of
     its box. Rows without a detection have score 0 and label -1. K is ``max_per_img``.
-
-    Args:
-        model: of mmdet.
-        img_size: (h, w) in pixels.
-
-    Raises:
-        ValueError: a part of the model is not supported.
     """
 
     def __init__(self, model: Any, img_size: Sequence[int]):

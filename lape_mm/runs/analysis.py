@@ -82,11 +82,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
 
 
 def own_size(model: nn.Module) -> tuple[int, int]:
-    """The image size (height, width), in pixels, that the position embedding is made for.
-
-    Raises:
-        RunError: the model has no backbone of this package.
-    """
+    """The image size (h, w), in pixels, that the position embedding is made for."""
     try:
         encoder = find_encoder(model)
     except ValueError as error:

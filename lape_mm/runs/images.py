@@ -44,11 +44,9 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
-    """The transforms of the config's test pipeline that need only an image.
+    """The steps of the config's test pipeline that need only an image, and whether it is BGR.
 
-    Returns:
-        The transforms, and whether images are BGR, as OpenMMLab loads them; a data set of arrays
-        (CIFAR-100) has RGB.
+    OpenMMLab loads BGR; a data set of arrays (CIFAR-100) has RGB.
     """
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
     steps = next((node['pipeline'] for _, node in walk(loader)
@@ -91,12 +89,9 @@ def turns_channels(cfg: Config) -> bool:
 
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
         -> tuple[list[Tensor], list[np.ndarray]]:
-    """Loads images through the config's test pipeline and its model's normalisation.
+    """Images as the backbone receives them, (3, h, w), and as pictures, (h, w, 3), 0..1, RGB.
 
     All are resized to ``size``, (h, w) in pixels, so that maps can be averaged.
-
-    Returns:
-        Each image as the backbone receives it, (3, h, w), and as a picture, (h, w, 3), 0..1, RGB.
     """
     steps, bgr = test_steps(cfg)
     mean, std, turned = normalisation(model.data_preprocessor)
