@@ -37,9 +37,6 @@ def norms(tokens: np.ndarray) -> np.ndarray:
 
 
 def distances(grid: tuple[int, int], pitch: tuple[float, float]) -> np.ndarray:
-    """Distances between all patches, (h * w, h * w), in pixels.
-
-    ``pitch`` is that between neighbouring patches, vertically and horizontally.
-    """
+    """Distances between all patches, (h * w, h * w); ``pitch`` is that of neighbours, (y, x)."""
     y, x = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
     return np.hypot((y[:, None] - y) * pitch[0], (x[:, None] - x) * pitch[1])

@@ -80,12 +80,11 @@ def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
     for layer, module in enumerate(encoder.layers_in_order()):
         if layer in carry:
             grid = -(-grid[0] // 2), -(-grid[1] // 2)
-        values, way = plan.attn_bias[layer], 'attn_bias'
-        if values is None:
-            values, way = plan.pre_attn[layer], 'pre_attn'
-        if values is None:
-            values, way = residual[layer], 'residual'
-            values = None if values is None else module.attention_norm(values)
+        ways = {'attn_bias': plan.attn_bias[layer], 'pre_attn': plan.pre_attn[layer]}
+        way = next((way for way in ways if ways[way] is not None), 'residual')
+        values = ways.get(way, residual[layer])
+        if way == 'residual' and values is not None:
+            values = module.attention_norm(values)
         entries.append(LayerPE(None if values is None else to_array(values[0]), way, grid,
                                encoder.num_prefix_tokens))
     return entries

@@ -503,10 +503,10 @@ def write_index(data: Data, folder: Path) -> dict[str, list[dict]]:
 
 def coco_content(data: Data, samples: Sequence[Sample]) -> dict:
     """The content of a COCO file; category k + 1 is class k."""
-    objects = [(number, one) for number, sample in enumerate(samples, 1) for one in sample.objects]
+    objects = [dict(one, image_id=number, category_id=one['category_id'] + 1)
+               for number, sample in enumerate(samples, 1) for one in sample.objects]
     return dict(
         images=[dict(id=number, file_name=sample.path, width=sample.size[0], height=sample.size[1])
                 for number, sample in enumerate(samples, 1)],
         categories=[dict(id=number, name=name) for number, name in enumerate(data.classes, 1)],
-        annotations=[dict(one, id=index, image_id=number, category_id=one['category_id'] + 1)
-                     for index, (number, one) in enumerate(objects, 1)])
+        annotations=[dict(one, id=number) for number, one in enumerate(objects, 1)])

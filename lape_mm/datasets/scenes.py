@@ -190,9 +190,9 @@ def outlines(mask: np.ndarray) -> list[np.ndarray]:
         second[:, :cut] = False
         return outlines(first) + outlines(second)
     parts = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent < 0]
-    largest = max(map(cv2.contourArea, parts))
+    least = min(max(map(cv2.contourArea, parts)), 2 * SUPERSAMPLING ** 2)
     parts = [cv2.approxPolyDP(part, 1.0, True)[:, 0] for part in parts
-             if cv2.contourArea(part) >= min(largest, 2 * SUPERSAMPLING ** 2)]
+             if cv2.contourArea(part) >= least]
     return [part for part in parts if len(part) >= 3]
 
 

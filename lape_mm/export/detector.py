@@ -192,8 +192,7 @@ def check_parts(model: Any) -> None:
             part = getattr(part, word, None)
         if type(part).__name__ != expected and not (part is None and 'mask' in path):
             raise ValueError(f'{type(model).__name__}: its {path} is a {type(part).__name__}; ONNX '
-                             f'export of detectors needs a {expected}, as in Mask R-CNN and Faster '
-                             'R-CNN')
+                             f'export needs a {expected}, as in Mask R-CNN and Faster R-CNN')
     for nms in (model.rpn_head.test_cfg.nms, model.roi_head.test_cfg.nms):
         if nms.get('type', 'nms') != 'nms' or nms.get('class_agnostic'):
             raise ValueError(f'{type(model).__name__}: nms={dict(nms)} cannot be exported to ONNX')

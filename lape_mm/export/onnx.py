@@ -68,9 +68,7 @@ class Graph(nn.Module):
         if self.swaps_channels:
             # flip is exported as a slice with a negative step
             image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
-        if self.mean is not None and self.std is not None:
-            image = (image - self.mean) / self.std
-        return image
+        return image if self.mean is None or self.std is None else (image - self.mean) / self.std
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         image = self.normalise(image)
@@ -83,8 +81,7 @@ class Graph(nn.Module):
 
 def normalisation(preprocessor: Any) -> tuple[Tensor | None, Tensor | None, bool]:
     """Mean and std, (channels, 1, 1) or None each, and whether it swaps RGB and BGR."""
-    # of mmpretrain, upstream mmseg, mmengine
-    swaps = any(getattr(preprocessor, name, False)
+    swaps = any(getattr(preprocessor, name, False)  # of mmpretrain, upstream mmseg, mmengine
                 for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))
     if not getattr(preprocessor, '_enable_normalize', False):
         return None, None, swaps

@@ -80,9 +80,9 @@ def turns_channels(cfg: Config) -> bool:
     plain = np.broadcast_to(colour, (256, 256, 3)).copy()
     found = transform(cfg, test_steps(cfg)[0], plain, 'a plain image')
     middle = found[found.shape[0] // 2, found.shape[1] // 2].astype(int)
-    for order in (colour, colour[::-1]):
-        if np.abs(middle - order).max() <= 2:
-            return order is not colour
+    for turned in (False, True):
+        if np.abs(middle - colour[::-1 if turned else 1]).max() <= 2:
+            return turned
     raise RunError(f"the config's test pipeline turns the colour {colour.tolist()} into "
                    f'{middle.tolist()}; export needs a pipeline that keeps or reverses channels')
 
