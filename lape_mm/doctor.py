@@ -18,16 +18,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
-from lape_mm.requirements import (
-    STACK,
-    TESTED,
-    TOOLBOXES,
-    install_hint,
-    missing,
-    numbers,
-    plain_mmcv,
-    untested,
-)
+from lape_mm import requirements
+from lape_mm.requirements import TOOLBOXES, missing, numbers, plain_mmcv
 from lape_mm.wording import first_line
 
 ONEDL = 'pip install "lape_mm[onedl]"'
@@ -88,7 +80,7 @@ class Doctor:
                      remedy_of(error) or remedy, name)
             return None
         version = str(getattr(module, '__version__', ''))
-        oldest = TESTED[name][0] if name in ('torch', 'timm') else ''
+        oldest = requirements.TESTED[name][0] if name in ('torch', 'timm') else ''
         if numbers(version) < numbers(oldest):
             self.say('BROKEN', f'{name} {version} is older than {oldest}',
                      f'pip install --upgrade torch torchvision {name}', name)
@@ -99,7 +91,7 @@ class Doctor:
 
 def hint(module: str | None) -> str:
     """The command that installs a module."""
-    return install_hint(module.partition('.')[0]).partition(': ')[2] if module else ''
+    return requirements.install_hint(module.partition('.')[0]).partition(': ')[2] if module else ''
 
 
 def remedy_of(error: Exception) -> str:
@@ -130,7 +122,7 @@ def check_torch(doctor: Doctor) -> None:
 def check_mmcv(doctor: Doctor) -> None:
     """mmengine, mmcv, and the operators in use, on the CPU and on a GPU if there is one."""
     for module, names in packages_distributions().items():
-        if module in STACK and len(twins := sorted({*names})) > 1:
+        if module in requirements.STACK and len(twins := sorted({*names})) > 1:
             doctor.say('BROKEN', f'{" and ".join(twins)} are both installed, and provide the same '
                        'module', f'pip uninstall -y {" ".join(twins)} && {ONEDL}')
     doctor.module('mmengine', 'torch')
@@ -207,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     for check in (check_torch, check_mmcv, check_toolboxes):
         check(doctor)
     doctor.module('lape_mm.backbones', 'torch', 'timm', 'mmengine')
-    for line in untested():
+    for line in requirements.untested():
         doctor.say('note', line)
     if args.config:
         check_config(doctor, args.config)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from os import PathLike
 from typing import Any
 
@@ -151,11 +152,7 @@ class Model:
 
 
 def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
-    """A path, a Pillow image, or an RGB array (H, W, 3) of uint8, as an upright RGB picture.
-
-    Raises:
-        ValueError: it is none of them, or the file is broken.
-    """
+    """A path, a Pillow image, or an RGB array (H, W, 3) of uint8, as an upright RGB picture."""
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise ValueError(f'image: expected an RGB array (H, W, 3) of uint8, got '
@@ -188,10 +185,8 @@ def windows(size: Sequence[int], window: Sequence[int], stride: Sequence[int]) \
     starts = [sorted({max(min(start, side - edge), 0)
                       for start in range(0, max(side - edge, 0) + step, step)})
               for side, edge, step in zip(size, window, stride)]
-    for top in starts[0]:
-        for left in starts[1]:
-            yield slice(top, min(top + window[0], size[0])), \
-                slice(left, min(left + window[1], size[1]))
+    for top, left in product(*starts):
+        yield slice(top, min(top + window[0], size[0])), slice(left, min(left + window[1], size[1]))
 
 
 def stretch(image: Image.Image, size: Sequence[int]) -> NDArray:
@@ -202,10 +197,7 @@ def stretch(image: Image.Image, size: Sequence[int]) -> NDArray:
 
 
 def paste(masks: NDArray, boxes: NDArray, size: Sequence[int], threshold: float = .5) -> NDArray:
-    """Mask probabilities of boxes as masks of an image, (N, H, W), as mmdet pastes them.
-
-    ``masks`` are (N, h, w), one probability a cell of its box; ``boxes`` (N, 4), x1 < x2, y1 < y2.
-    """
+    """Masks (N, h, w), probabilities in the cells of boxes, as (N, H, W), as mmdet pastes them."""
     pasted = np.zeros((len(masks), *size), bool)
     for mask, box, out in zip(masks, boxes, pasted):
         parts, weights = [], []

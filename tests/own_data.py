@@ -40,6 +40,9 @@ def voc(root, count=10):
         write(root / f'Annotations/{number}.xml', VOC[0].format(VOC[1].format(NAMES[number % 2])))
     for split, part in (('train', range(8)), ('val', range(8, count))):
         write(root / f'ImageSets/Main/{split}.txt', '\n'.join(map(str, part)))
+        write(root / f'ImageSets/Segmentation/{split}.txt', '\n'.join(map(str, part[-2:])))
+        for number in part[-2:]:
+            draw(root / f'SegmentationClass/{number}.png', number % 2 + 1, 'L')
 
 
 def yolo(root, count=5):

@@ -7,13 +7,8 @@ import numpy as np
 def similarity(rows: np.ndarray, others: np.ndarray | None = None, eps: float = 1e-8) -> np.ndarray:
     """Cosine similarity of every row with every other, as in LaPE's official script.
 
-    Args:
-        rows: (N, C).
-        others: (M, C) to compare with; None for the rows themselves.
-        eps: lower limit of the norms.
-
-    Returns:
-        (N, M), -1..1.
+    Rows are (N, C), others (M, C), by default the rows; the result is (N, M), -1..1. ``eps`` is the
+    lower limit of the norms.
     """
     others = rows if others is None else others
     ours, theirs = (part / np.maximum(norms(part), eps)[:, None] for part in (rows, others))
@@ -42,9 +37,6 @@ def norms(tokens: np.ndarray) -> np.ndarray:
 
 
 def distances(grid: tuple[int, int], pitch: tuple[float, float]) -> np.ndarray:
-    """Distances between all patches, (h * w, h * w), in pixels.
-
-    ``pitch`` is that between neighbouring patches, vertically and horizontally.
-    """
+    """Distances between all patches, (h * w, h * w); ``pitch`` is that of neighbours, (y, x)."""
     y, x = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
     return np.hypot((y[:, None] - y) * pitch[0], (x[:, None] - x) * pitch[1])

@@ -56,10 +56,8 @@ th:first-child, td:first-child { text-align: left; }
 def page(title: str, sections: Sequence[Mapping], note: str = '') -> str:
     """A page as HTML.
 
-    Args:
-        title, note: of the page.
-        sections: of each a title, and what it has of note, text, figure (PNG in base64), tables
-            (rows, head, style) and pictures (caption, JPEG in base64).
+    A section has a title, and may have note, text, figure (PNG in base64), tables (rows, head,
+    style) and pictures (caption, JPEG in base64).
     """
     return Environment(autoescape=True).from_string(TEMPLATE).render(
         title=title, sections=sections, note=note)

@@ -41,11 +41,7 @@ class LayerPE:
 
 
 def find_encoder(model: nn.Module) -> Encoder:
-    """The first backbone of this package in a model.
-
-    Raises:
-        ValueError: there is none, or it is folded and has no PE of its own any more.
-    """
+    """The first backbone of this package in a model; ValueError if none, or a folded one."""
     for module in model.modules():
         if isinstance(module, Encoder):
             if module.folded is not None:
@@ -65,9 +61,7 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
 
     PE that only the residual stream carries (default, share, unshare, and layer 0 of PVG and MPVG)
     is sent through the layer's own LayerNorm alone, ``LN_l(pos)``, as in LaPE's official script.
-
-    Raises:
-        ValueError: see `find_encoder`.
+    ValueError if the model has no backbone of this package, or a folded one.
     """
     encoder = find_encoder(model)
     return pe_of_grid(encoder, encoder.grid_of(to_2tuple(img_size)))
@@ -86,12 +80,11 @@ def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
     for layer, module in enumerate(encoder.layers_in_order()):
         if layer in carry:
             grid = -(-grid[0] // 2), -(-grid[1] // 2)
-        values, way = plan.attn_bias[layer], 'attn_bias'
-        if values is None:
-            values, way = plan.pre_attn[layer], 'pre_attn'
-        if values is None:
-            values, way = residual[layer], 'residual'
-            values = None if values is None else module.attention_norm(values)
+        ways = {'attn_bias': plan.attn_bias[layer], 'pre_attn': plan.pre_attn[layer]}
+        way = next((way for way in ways if ways[way] is not None), 'residual')
+        values = ways.get(way, residual[layer])
+        if way == 'residual' and values is not None:
+            values = module.attention_norm(values)
         entries.append(LayerPE(None if values is None else to_array(values[0]), way, grid,
                                encoder.num_prefix_tokens))
     return entries

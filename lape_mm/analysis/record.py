@@ -107,12 +107,8 @@ class AttentionProbe(TorchFunctionMode):
 def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     """Runs a copy of a model's backbone on images, one at a time, in evaluation mode.
 
-    Args:
-        model: a backbone of this package, or a model around one.
-        images: (3, H, W) each, of one size, normalised.
-
-    Raises:
-        ValueError: no images, images of several sizes, or see `pe_per_layer.find_encoder`.
+    Images are (3, H, W) each, of one size, normalised; ValueError if not, or if the model has no
+    backbone of this package, or a folded one.
     """
     encoder = deepcopy(find_encoder(model)).eval()
     images = list(images)

@@ -20,8 +20,7 @@ Measured = tuple[Arrays, Numbers]
 class Section(NamedTuple):
     """One figure: the name of its files, its title, source, and how to read it.
 
-    ``measure`` turns what the layers receive and what a model did with images into named arrays and
-    numbers; no arrays if the model has nothing to show. ``draw`` is one of `figures`.
+    ``measure`` returns named arrays and numbers; no arrays if the model has nothing to show.
     """
 
     key: str

@@ -24,13 +24,7 @@ Analysis = tuple[Mapping[str, Measured], Mapping[str, str]]
 def analyse(model: nn.Module, images: Sequence[Tensor], **settings: str) -> Analysis:
     """Measures a model on images: each section's arrays and numbers, and a table of settings.
 
-    Args:
-        model: a backbone of this package, or a model around one.
-        images: (3, H, W) each, of one size, normalised.
-        settings: more entries for the table.
-
-    Raises:
-        ValueError: see `record.record`.
+    Model and images are those of `record.record`; ``settings`` are more entries for the table.
     """
     encoder, seen = find_encoder(model), record(model, images)
     height, width = images[0].shape[-2:]
@@ -47,16 +41,10 @@ def analyse(model: nn.Module, images: Sequence[Tensor], **settings: str) -> Anal
 
 def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, title: str) \
         -> list[dict]:
-    """Writes figures (PNG and PDF), arrays (npz), summary.json and report.html.
+    """Writes figures (PNG and PDF), arrays (npz), summary.json and report.html into a folder.
 
-    Args:
-        models: label -> its analysis.
-        pictures: (H, W, 3) each, 0..1, of the images.
-        out: folder; it is made, and files of an earlier report are replaced.
-        title: of the page.
-
-    Returns:
-        the rows of the summary.
+    Models are label -> analysis; pictures, (H, W, 3) each, 0..1, show the images. Returns the rows
+    of the summary.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []

@@ -135,13 +135,13 @@ class Folder:
         names = [line for line in self.lines(path)
                  if line and not line.startswith(('#', 'Pixel'))]
         rows = [row for line in names if (row := re.match(r'(\d+)\s*[\s,:]\s*([^\t]+)', line))]
-        first = int(rows[0][1]) if rows and len(rows) == len(names) else None
-        if first is not None:
+        ids = [int(row[1]) for row in rows] if len(rows) == len(names) else []
+        if ids:
             names = [row[2].strip() for row in rows]
-        if len({*names}) < len(names) or (first or 0) > 1:
-            raise Fault(f'{self.root / path}: expected one class per line, none twice, and ids '
-                        'from 0 or 1 if there are any')
-        return path, names, first
+        if len({*names}) < len(names) or ids and ids != [*range(ids[0] > 0, ids[-1] + 1)]:
+            raise Fault(f'{self.root / path}: expected one class per line, none twice; ids before '
+                        'them start at 0 or 1 and have no gaps')
+        return path, names, ids[0] if ids else None
 
 
 def split_of(path: str) -> str | None:
@@ -158,15 +158,20 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
 
     In label maps, 0 is a class if ``ignore_index`` is given, and unlabelled under
     ``reduce_zero_label``.
-
-    Raises:
-        ValueError: the folder is empty, has no known layout or several, or has a bad file.
     """
     folder = Folder(root)
+    lists = f'ImageSets/{"Segmentation" if toolbox == "mmseg" else "Main"}'  # PASCAL VOC's
+    splits = {stem: split for split in ('test', 'val', 'train') for path in folder.files
+              if path.endswith(f'{lists}/{split}.txt')
+              for line in folder.lines(path) for stem in line.split()[:1]}
+    if splits:
+        folder.images = [path for path in folder.images if Path(path).stem in splits]
     labelled = any(yolo_label(folder, image) for image in folder.images)
     found: dict[str, Any] = {
-        'COCO': find_coco(folder), 'PASCAL VOC': folder.having('.xml', holding=[b'<annotation']),
-        'YOLO': folder.images if labelled else [], 'label maps': find_maps(folder)}
+        'COCO': find_coco(folder), 'YOLO': folder.images if labelled else [],
+        'PASCAL VOC': [path for path in folder.having('.xml', holding=[b'<annotation'])
+                       if not splits or Path(path).stem in splits],
+        'label maps': find_maps(folder)}
     found = {layout: files for layout, files in found.items() if files}
     if not found and all(map(class_of, folder.images)):
         found = {'class folders': folder.images}
@@ -185,6 +190,8 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
         classes, samples = read_classes(folder)
     else:
         classes, samples = read_boxes(folder, layout, samples)
+    for sample in samples:
+        sample.split = splits.get(Path(sample.path).stem, sample.split)
     train, val, how = split_samples(folder, samples)
     notes = [f'{folder.root}: {layout}, {len(classes)} classes: {some(classes, 8, str)}',
              f'{len(train)} images for training, {len(val)} for validation ({how})', *folder.notes]
@@ -243,14 +250,11 @@ def find_coco(folder: Folder) -> list[str]:
 
 def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[str], list[Sample]]:
     """Classes and samples of COCO, PASCAL VOC and YOLO; classes.txt picks and orders classes."""
-    splits = {stem: split for split in ('test', 'val', 'train') for path in folder.files
-              if path.endswith(f'ImageSets/Main/{split}.txt')
-              for line in folder.lines(path) for stem in line.split()[:1]}
     read = {'COCO': read_coco, 'PASCAL VOC': read_voc, 'YOLO': read_yolo}[layout]
     listing, names, _ = folder.listed()
     classes = dict.fromkeys((yolo_names(folder) or names) if layout == 'YOLO' else [])
     samples: dict[str, Sample] = {}
-    for file in files:
+    for file in sorted(files, key=lambda file: split_of(file) in ('val', 'test')):
         with blame(folder.root / file, 'add what is missing, mend it, or export it again'):
             images = read(folder, file, classes)
             paths = [folder.find_image(name, file) for name, *_ in images]
@@ -259,11 +263,14 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
             for path, (_, size, objects) in zip(paths, images):
                 if path in samples:
                     raise ValueError(f'{path} is listed more than once in the annotation files')
-                stem = Path(path).stem
-                if not splits or stem in splits:
-                    samples[path] = Sample(
-                        path, splits.get(stem) or split_of(file if layout == 'COCO' else path),
-                        size=size if all(size) else folder.size(path), objects=objects)
+                size = size if all(size) else folder.size(path)
+                for one in objects if layout == 'PASCAL VOC' else ():
+                    x, y, width, height = one['bbox']
+                    if not (0 < width <= size[0] + 1 - x and 0 < height <= size[1] + 1 - y):
+                        raise ValueError(f'a box of {one["category_id"]} is empty or outside the '
+                                         f'image of {size} pixels')
+                samples[path] = Sample(path, split_of(file if layout == 'COCO' else path),
+                                       size=size, objects=objects)
     kept = names or (sorted(classes) if layout == 'PASCAL VOC' else [*classes])
     if unknown := [name for name in kept if name not in classes]:
         raise Fault(f'{folder.root / listing}: no annotation names {some(unknown)}; the classes '
@@ -292,6 +299,9 @@ def read_coco(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple
     groups = {entry.get('supercategory') for entry in content['categories']}
     names = {entry['id']: entry['name'] for entry in content['categories']
              if entry['id'] or entry['id'] in used or entry['name'] not in groups}
+    new = [name for name in names.values() if name not in classes]
+    if classes and new and split_of(file) in ('val', 'test'):
+        raise ValueError(f'the training file has no category {some(new)}')
     classes.update(dict.fromkeys(names.values()))
     objects: dict[Any, list] = {entry['id']: [] for entry in content['images']}
     for entry in content['annotations']:
@@ -493,11 +503,10 @@ def write_index(data: Data, folder: Path) -> dict[str, list[dict]]:
 
 def coco_content(data: Data, samples: Sequence[Sample]) -> dict:
     """The content of a COCO file; category k + 1 is class k."""
-    objects = [(number, {key: value for key, value in one.items() if value is not None})
+    objects = [dict(one, image_id=number, category_id=one['category_id'] + 1)
                for number, sample in enumerate(samples, 1) for one in sample.objects]
     return dict(
         images=[dict(id=number, file_name=sample.path, width=sample.size[0], height=sample.size[1])
                 for number, sample in enumerate(samples, 1)],
         categories=[dict(id=number, name=name) for number, name in enumerate(data.classes, 1)],
-        annotations=[dict(one, id=index, image_id=number, category_id=one['category_id'] + 1)
-                     for index, (number, one) in enumerate(objects, 1)])
+        annotations=[dict(one, id=number) for number, one in enumerate(objects, 1)])

@@ -190,9 +190,9 @@ def outlines(mask: np.ndarray) -> list[np.ndarray]:
         second[:, :cut] = False
         return outlines(first) + outlines(second)
     parts = [curve for curve, (_, _, _, parent) in zip(curves, tree[0]) if parent < 0]
-    largest = max(map(cv2.contourArea, parts))
+    least = min(max(map(cv2.contourArea, parts)), 2 * SUPERSAMPLING ** 2)
     parts = [cv2.approxPolyDP(part, 1.0, True)[:, 0] for part in parts
-             if cv2.contourArea(part) >= min(largest, 2 * SUPERSAMPLING ** 2)]
+             if cv2.contourArea(part) >= least]
     return [part for part in parts if len(part) >= 3]
 
 
@@ -218,8 +218,7 @@ def write_imagenet(folder: Path, scenes: Scenes) -> None:
 def write_image(path: Path, image: np.ndarray) -> None:
     """Writes an image; cv2.imwrite raises nothing when the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = () if path.suffix == '.png' else (cv2.IMWRITE_JPEG_QUALITY, 95)
-    encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image), options)[1]
+    encoded = cv2.imencode(path.suffix.lower(), np.ascontiguousarray(image))[1]
     path.write_bytes(encoded.tobytes())
 
 

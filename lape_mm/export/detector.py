@@ -61,13 +61,6 @@ class Detector(nn.Module):
     Returns boxes (B, K, 4) as x1, y1, x2, y2 in pixels, scores (B, K) by falling score, labels
     (B, K), and from Mask R-CNN masks (B, K, 28, 28), the probability of the object in each cell of
     its box. Rows without a detection have score 0 and label -1. K is ``max_per_img``.
-
-    Args:
-        model: of mmdet.
-        img_size: (h, w) in pixels.
-
-    Raises:
-        ValueError: a part of the model is not supported.
     """
 
     def __init__(self, model: Any, img_size: Sequence[int]):
@@ -199,8 +192,7 @@ def check_parts(model: Any) -> None:
             part = getattr(part, word, None)
         if type(part).__name__ != expected and not (part is None and 'mask' in path):
             raise ValueError(f'{type(model).__name__}: its {path} is a {type(part).__name__}; ONNX '
-                             f'export of detectors needs a {expected}, as in Mask R-CNN and Faster '
-                             'R-CNN')
+                             f'export needs a {expected}, as in Mask R-CNN and Faster R-CNN')
     for nms in (model.rpn_head.test_cfg.nms, model.roi_head.test_cfg.nms):
         if nms.get('type', 'nms') != 'nms' or nms.get('class_agnostic'):
             raise ValueError(f'{type(model).__name__}: nms={dict(nms)} cannot be exported to ONNX')

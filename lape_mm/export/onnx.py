@@ -41,13 +41,8 @@ class Graph(nn.Module):
         segmenter    logits (B, classes, H, W), resized to the image as mmseg does before argmax
         detector     boxes, scores, labels and masks, see `Detector`
 
-    Args:
-        model: of mmpretrain, mmseg or mmdet, with its ``data_preprocessor``.
-        img_size: (h, w) in pixels; the padding of the data preprocessor is not exported.
-        turned: whether the pipeline itself swaps RGB and BGR, as ImageNet's configs do.
-
-    Raises:
-        ValueError: the model is none of these, or a detector with other parts.
+    ``img_size`` is (h, w) in pixels; the padding of the data preprocessor is not exported.
+    ``turned``: the pipeline itself swaps RGB and BGR, as ImageNet's configs do.
     """
 
     mean: Tensor | None
@@ -73,9 +68,7 @@ class Graph(nn.Module):
         if self.swaps_channels:
             # flip is exported as a slice with a negative step
             image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
-        if self.mean is not None and self.std is not None:
-            image = (image - self.mean) / self.std
-        return image
+        return image if self.mean is None or self.std is None else (image - self.mean) / self.std
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         image = self.normalise(image)
@@ -87,12 +80,8 @@ class Graph(nn.Module):
 
 
 def normalisation(preprocessor: Any) -> tuple[Tensor | None, Tensor | None, bool]:
-    """Mean and std, (channels, 1, 1) or None each, and whether it swaps RGB and BGR.
-
-    The swap is ``to_rgb`` in mmpretrain, ``channel_conversion`` in upstream mmseg and
-    ``_channel_conversion`` in mmengine.
-    """
-    swaps = any(getattr(preprocessor, name, False)
+    """Mean and std, (channels, 1, 1) or None each, and whether it swaps RGB and BGR."""
+    swaps = any(getattr(preprocessor, name, False)  # of mmpretrain, upstream mmseg, mmengine
                 for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))
     if not getattr(preprocessor, '_enable_normalize', False):
         return None, None, swaps
@@ -174,13 +163,7 @@ def run_onnx(content: bytes, images: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def compare(content: bytes, graph: Graph, images: Tensor) -> float:
-    """The largest difference between a file's and a graph's logits, relative to their scale.
-
-    The first images, (B, channels, H, W), are run in batches of `BATCHES`.
-
-    Raises:
-        ValueError: it is above the tolerance, or the shapes differ.
-    """
+    """The largest difference between a file's and a graph's logits, relative to their scale."""
     worst = 0.
     for batch in BATCHES:
         (ours,), (theirs,) = run_onnx(content, images[:batch]), graph(images[:batch])
@@ -195,13 +178,7 @@ def compare(content: bytes, graph: Graph, images: Tensor) -> float:
 
 @torch.no_grad()
 def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
-    """The largest difference between the scores of a file's and of mmdet's detections.
-
-    As `compare`; ``graph`` is of the unfolded model.
-
-    Raises:
-        ValueError: labels, scores, boxes or masks differ by more than the tolerances above.
-    """
+    """The largest difference between the scores of a file's and of mmdet's detections."""
     from lape_mm.runtime import paste
     cfg, total, lost, differ, area = graph.detector.roi.test_cfg, 0, 0, 0, 0
     worst = 0.
@@ -245,8 +222,6 @@ def quantise(content: bytes, how: str, images: Sequence[Tensor]) -> bytes:
     'dynamic' quantises the weights of linear layers and finds the range of their inputs in each
     run. 'static' also quantises convolutions, and takes the ranges from the images. Products of
     two activations (attention) stay float in both.
-
-    ``how`` is one of `INT8`; ``images`` are (channels, H, W) each, as the file takes them.
     """
     import onnx
     from onnxruntime import quantization

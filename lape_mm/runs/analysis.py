@@ -24,8 +24,6 @@ from .errors import RunError
 from .images import find_images, load_images
 from .loading import check_fits
 
-UNKNOWN = r'pe_norm|pos_embed|bias_table'
-
 
 def analyze(args: Namespace) -> None:
     """Writes the report and prints its path; ``args`` are those of tools/analyze_position.py."""
@@ -72,7 +70,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
             raise RunError(f'{whole.problems[0]}. Nor does it fit the backbone alone: '
                            f'{str(error).removeprefix(f"{checkpoint}: ")}') from error
         if lost := [name for name in report.unused
-                    if re.search(UNKNOWN, name) and '[' not in name]:
+                    if re.search('pe_norm|pos_embed|bias_table', name) and '[' not in name]:
             raise RunError(f'{checkpoint} has {lost[0]}, which the config\'s joining does not '
                            'use: pass the joining that it was trained with to --joining') from None
         return 'backbone alone' + (
@@ -82,11 +80,7 @@ def load_weights(model: nn.Module, checkpoint: str) -> str:
 
 
 def own_size(model: nn.Module) -> tuple[int, int]:
-    """The image size (height, width), in pixels, that the position embedding is made for.
-
-    Raises:
-        RunError: the model has no backbone of this package.
-    """
+    """The image size (h, w), in pixels, that the position embedding is made for."""
     try:
         encoder = find_encoder(model)
     except ValueError as error:

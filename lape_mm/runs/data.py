@@ -97,8 +97,8 @@ def read_data(cfg: Config, args: Namespace) -> Data:
     """The folder's data for the config's toolbox; with --dry, a few images of it."""
     scope = cfg.get('default_scope')
     if scope not in DRY or not all(cfg.get(name) for name in ('model', *LOADERS)):
-        raise RunError(f'--data: the config has no default_scope of {", ".join(DRY)}, or lacks '
-                       f'model, {", ".join(LOADERS[:2])} or {LOADERS[2]}')
+        raise RunError(f'--data: the config needs a default_scope of {", ".join(DRY)}, a model, '
+                       f'and {", ".join(LOADERS)}')
     try:
         data = read_folder(args.data, scope, ignore_index=args.ignore_index,
                            reduce_zero_label=bool(args.reduce_zero_label))
@@ -131,11 +131,10 @@ def set_data(cfg: Config, data: Data, args: Namespace) -> None:
         pipeline = source.get('pipeline') or []
         steps = [kind_of(step) for step in pipeline]
         needed = {'LoadImageFromFile', *(() if scope == 'mmpretrain' else ('LoadAnnotations',))}
-        stuff = scope == 'mmdet' and any(step.get('with_seg') for step in pipeline)
-        if split == 'train' and not needed <= {*steps} or stuff:
-            raise RunError(f'--data: the pipeline of {name} ({", ".join(steps)}) '
-                           f'{"also reads maps of stuff" if stuff else "reads other data"}, not '
-                           f'only {" or ".join(TASKS[scope])}; choose another config')
+        if split == 'train' and not needed <= {*steps} or scope == 'mmdet' and any(
+                step.get('with_seg') for step in pipeline):  # maps of stuff
+            raise RunError(f'--data: the pipeline of {name} ({", ".join(steps)}) reads other data '
+                           f'than {" or ".join(TASKS[scope])}; choose another config')
         made = [dict(one, data_root=cfg.data_root, metainfo=metainfo, test_mode=split == 'val',
                      pipeline=pipeline) for one in index[split]]
         if scope == 'mmdet':
@@ -320,8 +319,7 @@ def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]
         loop['dynamic_intervals'] = [(scaled(at), step) for at, step in loop['dynamic_intervals']]
     loop[unit] = new
     every = loop.get('val_interval', 1)
-    every = min(every, new) if whole else min(new, max(scaled(every), per_epoch))
-    loop['val_interval'] = every
+    loop['val_interval'] = every = min(new, every if whole else max(scaled(every), per_epoch))
     saving = lookup(cfg, 'default_hooks.checkpoint')
     if saving and saving.get('by_epoch', True) == whole:
         saving['interval'] = min(saving.get('interval', 1), new) if whole else every

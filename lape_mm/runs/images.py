@@ -44,11 +44,9 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
-    """The transforms of the config's test pipeline that need only an image.
+    """The steps of the config's test pipeline that need only an image, and whether it is BGR.
 
-    Returns:
-        The transforms, and whether images are BGR, as OpenMMLab loads them; a data set of arrays
-        (CIFAR-100) has RGB.
+    OpenMMLab loads BGR; a data set of arrays (CIFAR-100) has RGB.
     """
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
     steps = next((node['pipeline'] for _, node in walk(loader)
@@ -82,21 +80,18 @@ def turns_channels(cfg: Config) -> bool:
     plain = np.broadcast_to(colour, (256, 256, 3)).copy()
     found = transform(cfg, test_steps(cfg)[0], plain, 'a plain image')
     middle = found[found.shape[0] // 2, found.shape[1] // 2].astype(int)
-    for order in (colour, colour[::-1]):
-        if np.abs(middle - order).max() <= 2:
-            return order is not colour
+    for turned in (False, True):
+        if np.abs(middle - colour[::-1 if turned else 1]).max() <= 2:
+            return turned
     raise RunError(f"the config's test pipeline turns the colour {colour.tolist()} into "
                    f'{middle.tolist()}; export needs a pipeline that keeps or reverses channels')
 
 
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
         -> tuple[list[Tensor], list[np.ndarray]]:
-    """Loads images through the config's test pipeline and its model's normalisation.
+    """Images as the backbone receives them, (3, h, w), and as pictures, (h, w, 3), 0..1, RGB.
 
     All are resized to ``size``, (h, w) in pixels, so that maps can be averaged.
-
-    Returns:
-        Each image as the backbone receives it, (3, h, w), and as a picture, (h, w, 3), 0..1, RGB.
     """
     steps, bgr = test_steps(cfg)
     mean, std, turned = normalisation(model.data_preprocessor)

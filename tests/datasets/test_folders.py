@@ -1,5 +1,6 @@
 """Layouts that --data recognises, and the mistakes in them that it names."""
 import shutil
+from pathlib import Path
 
 import own_data
 import pytest
@@ -88,6 +89,14 @@ def test_ids_of_label_maps(ids, names, options, classes, reduced, tmp_path):
     assert (data.classes, data.reduce_zero_label) == (classes, reduced)
 
 
+def test_label_maps_of_voc_are_those_of_its_lists(tmp_path):
+    voc(tmp_path)
+    data = read(tmp_path, 'maps', ignore_index=255)
+    assert [[Path(sample.path).stem for sample in part] for part in (data.train, data.val)] == [
+        ['6', '7'], ['8', '9']]
+    assert data.classes == ['class_0', 'class_1', 'class_2']
+
+
 def test_listed_classes_are_kept_in_their_order(tmp_path):
     coco(tmp_path)
     write(tmp_path / 'classes.txt', 'bee\n')
@@ -99,6 +108,13 @@ def test_listed_classes_are_kept_in_their_order(tmp_path):
 def empty(root):
     shutil.rmtree(root)
     root.mkdir()
+
+
+def wasp(root):
+    for split in ('train', 'val'):
+        coco(root, split, f'images/{split}')
+    path = root / 'annotations/instances_val.json'
+    path.write_text(path.read_text().replace('bee', 'wasp'))
 
 
 def halve(path):
@@ -122,6 +138,11 @@ FAULTS = {
         annotations=[])), 'no object annotate'),
     'unknown name': ('coco', lambda root: write(root / 'classes.txt', 'ant\nwasp\n'),
                      "classes.txt 'wasp' 'ant', 'bee'"),
+    'gap in ids': ('coco', lambda root: write(root / 'classes.txt', '0 ant\n2 bee\n'),
+                   'classes.txt ids gaps'),
+    'own class': ('coco', wasp, "instances_val.json no category 'wasp' export"),
+    'box outside': ('voc', lambda root: draw(root / 'JPEGImages/1.jpg', size=(10, 10)),
+                    '1.xml bee (10, 10) mend'),
     'bad xml': ('voc', lambda root: write(root / 'Annotations/1.xml', '<annotation>'),
                 '1.xml export'),
     'class index': ('yolo', lambda root: write(root / 'train/labels/1.txt', '2 .5 .5 .1 .1'),
