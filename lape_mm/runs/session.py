@@ -103,6 +103,8 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     runner = CheckedRunner.from_cfg(cfg)
     runner.register_hook(FittingWeightsHook())
     runner.register_hook(ReportHook())
+    # a line or two a parameter, which the log file keeps
+    runner.logger.handlers[0].addFilter(lambda record: 'paramwise_options' not in str(record.msg))
     runner.logger.info(f"mmcv's operators: {versions().get('mmcv operators')}")
     return runner
 
@@ -118,11 +120,7 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm.
-
-    Raises:
-        RunError: the launcher needs GPUs, or has not set its environment variables.
-    """
+    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm."""
     if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
         return
     if cfg.launcher != 'pytorch' or 'WORLD_SIZE' not in os.environ:

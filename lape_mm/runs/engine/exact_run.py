@@ -20,10 +20,10 @@ from .samples import GuardedLoader, seed_from
 
 
 class Batches(chain):
-    """The iterator of an iteration-based loop."""
+    """The iterator of an iteration-based loop. OneDL's mmengine calls ``skip_iter`` on resuming."""
 
     def skip_iter(self, count: int) -> None:
-        """Does nothing: OneDL's mmengine calls it on resuming, when the loader has skipped."""
+        pass  # the loader skips
 
 
 @HOOKS.register_module()
@@ -111,12 +111,11 @@ class ExactRunHook(Hook):
 
 @HOOKS.register_module()
 class MissedValidationHook(Hook):
-    """Validates first if the resumed run was killed before a due validation had ended."""
+    """Validates first if the resumed run was killed in a due validation, after its checkpoint."""
 
     priority = 'LOWEST'  # when all other hooks are set up
 
     def before_train(self, runner) -> None:
-        """A due validation was missed: checkpoints of its iteration are written before it."""
         loop = runner.train_loop
         if runner.val_loop is None or loop.iter == 0:
             return
