@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str,
 
     ``joinings`` are those of the checkpoints: none, one for all, or one each.
     """
-    if missing := [word for word in words if not Path(word).is_file()]:
-        raise RunError(f'{missing[0]}: no such file')
     if all(word.endswith('.onnx') for word in words):
         try:
             return {word: Model(word) for word in words}

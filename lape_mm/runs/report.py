@@ -78,10 +78,7 @@ def judge_boxes(truth: Any, found: Any, matrix: Tensor) -> tuple[float, Tensor]:
 
 
 class ReportHook(Hook):
-    """Writes ``report.html`` beside the log when a training or a test ends.
-
-    It shows the last evaluation. Of several processes, the first picks the best and worst images.
-    """
+    """Writes ``report.html`` about the last evaluation when a training or a test ends."""
 
     priority = 'LOWEST'
 

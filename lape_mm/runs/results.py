@@ -73,10 +73,7 @@ class Row:
 
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             baseline: str | Mapping[str, str] | None = None) -> list[Row]:
-    """One row per label, in their order, against one baseline or each its own.
-
-    Leaves unfinished runs out; raises RunError for what cannot be compared.
-    """
+    """One row per label of finished runs, in their order, against one baseline or each its own."""
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, str] = {}
     for label, record in zip(labels, records):

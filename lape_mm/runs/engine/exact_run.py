@@ -34,13 +34,10 @@ class ExactRunHook(Hook):
     skips the samples that it has seen without loading them.
 
     A bad sample (unreadable, or in conflict with its annotation) is left out, named in the log and
-    counted at the end.
+    counted at the end; with ``strict_data`` it ends the run.
 
     Exact on the CPU, and on a GPU with deterministic operators. Transforms that keep state between
     samples, such as mmdet's cached mosaic, are not exact.
-
-    Args:
-        strict_data: whether a bad sample ends the run.
     """
 
     priority = 'VERY_HIGH'

@@ -47,12 +47,10 @@ class FiniteLossHook(Hook):
                 f'its images: {", ".join(images) or "unknown"}')
         broken = [name for name, buffer in runner.model.named_buffers()
                   if buffer.is_floating_point() and not torch.isfinite(buffer).all()]
-        if broken:
-            raise RunError(f'{text}. The run ends because {broken[0]} is no longer finite; '
-                           '--resume continues from the last checkpoint', status=1, own=True)
-        if self.in_a_row >= self.patience:
-            raise RunError(f'{text}. The run ends after {self.in_a_row} such iterations in a row; '
-                           'a lower learning rate, a longer warm-up or --amp bf16 may help',
-                           status=1, own=True)
+        if broken or self.in_a_row >= self.patience:
+            why = (f'because {broken[0]} is no longer finite; --resume continues from the last '
+                   'checkpoint' if broken else f'after {self.in_a_row} such iterations in a row; a '
+                   'lower learning rate, a longer warm-up or --amp bf16 may help')
+            raise RunError(f'{text}. The run ends {why}', status=1, own=True)
         runner.logger.warning(f'{text}. ' + ('Its update is left out' if skipped else
                                              'The gradients of this step are finite'))

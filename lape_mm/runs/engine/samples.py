@@ -167,8 +167,7 @@ class GuardedLoader(DataLoader):
 
 
 def kill_workers() -> None:
-    """Kills leftover workers at exit: they ignore the SIGTERM of multiprocessing (`start_worker`).
-    """
+    """Kills leftover workers at exit, which ignore multiprocessing's SIGTERM (`start_worker`)."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
     for worker in multiprocessing.active_children():
         if worker.daemon:
