@@ -64,7 +64,8 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
         return {seen: last, **drawn}
 
     def run(picture: Image.Image | None, least: float) -> dict:
-        return show(picture and (picture, [model(picture) for model in models.values()]), least)
+        return show(None if picture is None else (
+            picture, [model(picture) for model in models.values()]), least)
 
     with gr.Blocks(title='lape_mm', analytics_enabled=False) as page:
         gr.Markdown(f'# {", ".join(models)}')
