@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,10 @@ Predict = Callable[[Any], Prediction]
 
 
 def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str, Predict]:
-    """Models by path, in the given order.
+    """Models by path: ONNX files, or a config followed by checkpoints; RunError if that fails.
 
-    Args:
-        words: ONNX files of tools/export_onnx.py, or a config followed by checkpoints.
-        joinings: --joining of the checkpoints: none, one for all, or one each.
-
-    Raises:
-        RunError: a file is missing or cannot be used, or there is neither.
+    ``joinings`` are those of the checkpoints: none, one for all, or one each.
     """
-    if missing := [word for word in words if not Path(word).is_file()]:
-        raise RunError(f'{missing[0]}: no such file')
     if all(word.endswith('.onnx') for word in words):
         try:
             return {word: Model(word) for word in words}
@@ -43,13 +35,9 @@ def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str,
 
 
 class TorchModel:
-    """A checkpoint of a config of mmpretrain, mmdet or mmseg, on a GPU if there is one.
+    """A checkpoint of a config of mmpretrain, mmdet or mmseg, on a GPU if there is one."""
 
-    Attributes:
-        cfg, model: the config, and the model in evaluation mode.
-    """
-
-    def __init__(self, config: str, checkpoint: str, joining: str | dict | None = None):
+    def __init__(self, config: str, checkpoint: str, joining: str | None):
         import torch
         from mmengine.dataset import Compose
 

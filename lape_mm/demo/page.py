@@ -43,8 +43,6 @@ def serve(args: Namespace) -> None:
                         enable_monitoring=False)
         except OSError as error:
             raise RunError(f'--port {args.port}: {error}') from error
-        finally:
-            page.close()
 
 
 def build(models: Mapping[str, Predict], examples: list[str], score: float) -> Any:
@@ -66,9 +64,8 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
         return {seen: last, **drawn}
 
     def run(picture: Image.Image | None, least: float) -> dict:
-        if picture is None:
-            return show(None, least)
-        return show((picture, [model(picture) for model in models.values()]), least)
+        return show(None if picture is None else (
+            picture, [model(picture) for model in models.values()]), least)
 
     with gr.Blocks(title='lape_mm', analytics_enabled=False) as page:
         gr.Markdown(f'# {", ".join(models)}')
@@ -110,7 +107,7 @@ def checked(path: str) -> Image.Image:
                      f'{MOST_PIXELS / 1e6:.0f} megapixels.')
 
 
-def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[Any, str]]:
+def position(models: Mapping[str, Any], picture: Image.Image) -> list[tuple[Any, str]]:
     """The figures of tools/analyze_position.py for one image, with their titles."""
     from lape_mm.analysis.write import analyse, write_report
     from lape_mm.runs.analysis import own_size
@@ -121,7 +118,6 @@ def position(models: Mapping[str, Predict], picture: Image.Image) -> list[tuple[
         path = Path(folder, 'image.png')
         picture.save(path)
         for name, model in models.items():
-            assert isinstance(model, TorchModel)
             on_cpu = deepcopy(model.model).cpu()
             images, pictures = load_images(model.cfg, on_cpu, [path], own_size(on_cpu))
             parts[name] = analyse(on_cpu, images)

@@ -24,10 +24,7 @@ VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 
 
 def predict(args: Namespace) -> None:
-    """Writes a picture or video for each input, and predictions.json.
-
-    ``args`` are those of tools/predict.py.
-    """
+    """Writes a picture or video for each input of tools/predict.py, and predictions.json."""
     apply_trust(args)
     paths = [path.resolve() for word in args.inputs for path in find(Path(word))]
     (_, model), = open_models(args.model, args.joining or []).items()

@@ -65,12 +65,7 @@ def draw_truth(runner: Runner) -> str:
 
 
 def draw(visualizer: Any, image: np.ndarray, sample: BaseDataElement, **options) -> np.ndarray:
-    """A picture of an image's ground truth and prediction, as the toolbox's visualizer draws it.
-
-    Args:
-        image: (H, W, 3), BGR, uint8; so is the picture.
-        options: further arguments of the visualizer.
-    """
+    """Ground truth and prediction of an image, (H, W, 3), BGR, uint8, in a picture of that kind."""
     rgb = np.ascontiguousarray(image[..., ::-1])
     with TemporaryDirectory() as folder:
         out = f'{folder}/drawn.png'

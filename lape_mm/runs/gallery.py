@@ -53,11 +53,7 @@ def gallery(args: Namespace) -> None:
 
 
 def input_of(name: str, inputs: Iterable[Path]) -> Path | None:
-    """The input of a drawn picture, by its name.
-
-    For ``IMAGE.jpg``, mmdet draws ``IMAGE.jpg``, mmpretrain ``IMAGE_7.png`` and mmseg
-    ``test_IMAGE.jpg_7.png``.
-    """
+    """The input of a drawing: IMAGE.jpg for IMAGE.jpg, IMAGE_7.png or test_IMAGE.jpg_7.png."""
     fitting = [path for path in inputs if name.startswith(tuple(
         f'{part}{path.stem}{end}' for part in ('', 'test_', 'val_') for end in '._'))]
     return max(fitting, key=lambda path: len(path.stem), default=None)

@@ -78,10 +78,7 @@ def judge_boxes(truth: Any, found: Any, matrix: Tensor) -> tuple[float, Tensor]:
 
 
 class ReportHook(Hook):
-    """Writes ``report.html`` beside the log when a training or a test ends.
-
-    It shows the last evaluation. Of several processes, the first picks the best and worst images.
-    """
+    """Writes ``report.html`` about the last evaluation when a training or a test ends."""
 
     priority = 'LOWEST'
 
@@ -90,7 +87,6 @@ class ReportHook(Hook):
         self.classes = [str(name) for name in meta.get('classes') or ()]
         self.matrix = torch.zeros((len(self.classes) + 1,) * 2, dtype=torch.int64)
         self.judged: list[tuple[float, str, Any]] = []
-        self.metrics: Mapping = {}
 
     before_test_epoch = before_val_epoch
 
@@ -111,16 +107,11 @@ class ReportHook(Hook):
     def after_val_epoch(self, runner, metrics=None) -> None:
         self.metrics = metrics or {}
 
+    after_test_epoch = after_val_epoch
+
     def after_train(self, runner) -> None:
-        if hasattr(self, 'judged'):
-            self.write(runner)
-
-    def after_test_epoch(self, runner, metrics=None) -> None:
-        self.metrics = metrics or {}
-        self.write(runner)
-
-    def write(self, runner) -> None:
-        """Writes the page about the last evaluation."""
+        if not hasattr(self, 'judged'):  # nothing was evaluated
+            return
         all_reduce(self.matrix)
         if not is_main_process():
             return
@@ -148,21 +139,21 @@ class ReportHook(Hook):
         Path(runner.log_dir, 'report.html').write_text(page(
             runner.experiment_name, sections), encoding='utf-8')
 
+    after_test = after_train
 
-def confusions(matrix: Tensor, classes: Sequence[str], most: int = 10) -> list[tuple[str, int]]:
-    """The largest off-diagonal cells: truth and prediction, count."""
+
+def confusions(matrix: Tensor, classes: Sequence[str]) -> list[tuple[str, int]]:
+    """The ten largest off-diagonal cells: truth and prediction, count."""
     names, size = [*classes, BACKGROUND], len(matrix)
-    counts, cells = matrix.clone().fill_diagonal_(0).flatten().topk(min(most, size ** 2))
+    counts, cells = matrix.clone().fill_diagonal_(0).flatten().topk(min(10, size ** 2))
     return [(f'{names[cell // size]} → {names[cell % size]}', count)
             for count, cell in zip(counts.tolist(), cells.tolist()) if count]
 
 
 def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
-    """A section with a panel for the loss, and one for each group of metrics; none without a loss.
+    """A section with panels for the loss and each group of metrics; none without a loss.
 
-    Args:
-        scalars: mmengine's histories, which checkpoints keep: ``train/loss``, ``val/METRIC``.
-        iterations: number of iterations so far.
+    ``scalars`` are mmengine's histories, which checkpoints keep: ``train/loss``, ``val/METRIC``.
     """
     from matplotlib.figure import Figure
     panels: dict[str, list[tuple[str, Any]]] = defaultdict(list)

@@ -61,22 +61,9 @@ def figure(record: Mapping, metric: str) -> float:
     return values[-1]
 
 
-def first_metric(records: Sequence[Mapping]) -> str:
-    """The first metric of any record; RunError if no run has been validated."""
-    names = (name for record in records for line in record['metrics'] for name in line)
-    if found := next((name for name in names if name not in ('epoch', 'iter', 'loss')), None):
-        return found
-    raise RunError('none of the runs has been validated yet')
-
-
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in their seed: the metric, and its differences to a baseline.
-
-    Attributes:
-        label: see `label_runs`; so is ``baseline``.
-        by_seed, differences: seed -> value; to the baseline's run of the same seed.
-    """
+    """Runs that differ only in their seed: seed -> metric, and its difference to a baseline's."""
 
     label: str
     by_seed: dict[int, float]
@@ -84,29 +71,16 @@ class Row:
     differences: dict[int, float]
 
 
-def later_parts(record: Mapping) -> list[Mapping]:
-    """The fingerprints and commits with which a run was resumed."""
-    return record.get('resumed_with', [])
-
-
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             baseline: str | Mapping[str, str] | None = None) -> list[Row]:
-    """One row per label, in their order; unfinished runs are left out.
-
-    Args:
-        baseline: the label to compare all others with, or label -> its baseline.
-
-    Raises:
-        RunError: two runs of one label have the same seed or different settings; a run was resumed
-            with other settings; the baseline is not a label; no run has finished.
-    """
+    """One row per label of finished runs, in their order, against one baseline or each its own."""
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, str] = {}
     for label, record in zip(labels, records):
         if not record['finished']:
             continue
         kind = kinds.setdefault(label, record['fingerprint'])
-        if any(part['fingerprint'] != kind for part in (record, *later_parts(record))):
+        if any(part['fingerprint'] != kind for part in (record, *record.get('resumed_with', ()))):
             raise RunError(f'{label}: {record["path"]} ran another config than runs of the same '
                            'label, or changed it on resume: leave it out')
         seeds = found.setdefault(label, {})
@@ -170,7 +144,8 @@ def origin(records: Sequence[Mapping]) -> str:
     machines = several(record['machine']['gpu'] or f'{record["machine"]["cpu"]}, '
                        f'{record["machine"]["threads"]} thread a run' for record in ended)
     hours = sum(record['cpu_seconds'] for record in ended) / 3600
-    commits = several(part['commit'] for record in ended for part in (record, *later_parts(record)))
+    commits = several(part['commit'] for record in ended
+                      for part in (record, *record.get('resumed_with', ())))
     spent = f'{hours:.1f} h' if hours >= .1 else f'{hours * 60:.0f} min'
     return (f'{len(ended)} runs, {spent} of CPU time in all, on {machines}; torch '
             f'{several(record["versions"]["torch"] for record in ended)}; commit {commits}; '
@@ -180,7 +155,10 @@ def origin(records: Sequence[Mapping]) -> str:
 def show(folders: Sequence[str], *, metric: str | None = None, baseline: str | None = None) -> str:
     """The text that tools/results.py prints; raises as `read_records` and `compare`."""
     records = read_records(folders)
-    metric = metric or first_metric(records)
+    names = (name for record in records for line in record['metrics'] for name in line)
+    metric = metric or next((name for name in names if name not in ('epoch', 'iter', 'loss')), None)
+    if metric is None:
+        raise RunError('none of the runs has been validated yet')
     rows = compare(label_runs(records), records, metric, baseline=baseline)
     small = all(abs(value) <= 1 for row in rows for value in row.by_seed.values())
     texts = [table(rows, metric, digits=4 if small else 2), f'Measured: {origin(records)}.']

@@ -33,10 +33,9 @@ def set_resume(cfg: Config, resume: str) -> None:
 
 @master_only
 def note_start(runner: Runner, resume: str | None) -> None:
-    """Tells `newest_checkpoint` that checkpoints with this log folder are the current run's.
+    """Notes the run's log folder: `newest_checkpoint` only takes checkpoints of those in the list.
 
-    A run without ``resume`` starts a new list, so that an earlier run's checkpoints no longer
-    count; a warning names them. A run that resumes from a path deletes the list: all count again.
+    A new run starts a new list. One that resumes from a path deletes it: all checkpoints count.
     """
     logs = Path(runner.work_dir, LOGS)
     if not resume:
@@ -54,13 +53,10 @@ def note_start(runner: Runner, resume: str | None) -> None:
 
 
 def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
-    """The latest valid checkpoint of a folder's run; ties go to the higher iteration.
+    """The latest valid checkpoint of a folder's run, and a line for each that cannot be used.
 
-    The checkpoint holds its time; without one it counts as the oldest. mmengine's
-    ``last_checkpoint`` may name a damaged file, and copying changes a file's own time.
-
-    Returns:
-        Its path or None, and a line for each checkpoint that is damaged or from an earlier run.
+    The checkpoint holds its time, as copying changes a file's own; without one it is the oldest.
+    mmengine's ``last_checkpoint`` may name a damaged file.
     """
     logs = Path(work_dir, LOGS)
     own = tuple(logs.read_text().split()) if logs.is_file() else ('',)
@@ -92,11 +88,7 @@ def checkpoints(work_dir: str) -> list[Path]:
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
-    """A checkpoint's time, '' if it has none, and its iterations.
-
-    Raises:
-        CheckpointError: it cannot be resumed, or its log folder is not one of ``own``.
-    """
+    """A checkpoint's time, or '', and iteration; CheckpointError if it is no resumable one."""
     content = read_checkpoint(path, weights=False)
     meta = content.get('meta')
     if not isinstance(meta, Mapping) or not isinstance(meta.get('iter'), int) \

@@ -53,7 +53,14 @@ def train(args: Namespace) -> None:
         print(f'truth:       {short(draw_truth(runner))}', flush=True)
     with one_line():
         runner.train()
-    print_training(runner)
+    hub, latest = runner.message_hub, find_latest_checkpoint(runner.work_dir)
+    metrics = {name.removeprefix('val/'): buffer.current()  # of the last validation
+               for name, buffer in hub.log_scalars.items()
+               if name.startswith('val/') and not name.endswith('time')}
+    checkpoint = short(latest) if latest else 'none was saved'
+    if (best := hub.runtime_info.get('best_ckpt')) and os.path.exists(best):
+        checkpoint += f', best: {short(best)}'
+    print_closing(runner, metrics, checkpoint, runner.log_dir)
     if own:
         print(f"config:      {short(os.path.join(cfg.work_dir, 'config.py'))}")
 
@@ -103,6 +110,8 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     runner = CheckedRunner.from_cfg(cfg)
     runner.register_hook(FittingWeightsHook())
     runner.register_hook(ReportHook())
+    # a line or two a parameter, which the log file keeps
+    runner.logger.handlers[0].addFilter(lambda record: 'paramwise_options' not in str(record.msg))
     runner.logger.info(f"mmcv's operators: {versions().get('mmcv operators')}")
     return runner
 
@@ -118,11 +127,7 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm.
-
-    Raises:
-        RunError: the launcher needs GPUs, or has not set its environment variables.
-    """
+    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm."""
     if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
         return
     if cfg.launcher != 'pytorch' or 'WORLD_SIZE' not in os.environ:
@@ -155,19 +160,6 @@ def dump_metric(scope: str, path: str) -> BaseMetric:
         from mmdet.evaluation import DumpDetResults  # masks as run lengths
         return DumpDetResults(out_file_path=path)
     return (DumpLabelMaps if scope == 'mmseg' else DumpResults)(out_file_path=path)
-
-
-def print_training(runner: Runner) -> None:
-    """Prints the closing lines of tools/train.py, with the last validation's metrics."""
-    metrics = {name.removeprefix('val/'): buffer.current()
-               for name, buffer in runner.message_hub.log_scalars.items()
-               if name.startswith('val/') and not name.endswith('time')}
-    latest = find_latest_checkpoint(runner.work_dir)
-    checkpoint = short(latest) if latest else 'none was saved'
-    best = runner.message_hub.runtime_info.get('best_ckpt')
-    if best and os.path.exists(best):
-        checkpoint += f', best: {short(best)}'
-    print_closing(runner, metrics, checkpoint, runner.log_dir)
 
 
 @master_only

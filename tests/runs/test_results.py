@@ -61,7 +61,6 @@ def test_the_last_figure():
     assert results.figure(RUNS[1], 'top1') == 12.
     with pytest.raises(RunError, match="no metric 'mIoU', but epoch, loss, top1"):
         results.figure(RUNS[1], 'mIoU')
-    assert results.first_metric(RUNS) == 'top1'
 
 
 def test_what_cannot_be_compared_is_refused():

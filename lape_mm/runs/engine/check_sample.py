@@ -42,13 +42,7 @@ def jpeg_is_whole(data: bytes) -> bool:
 
 
 def check_sample(results: Mapping, classes: int | None = None, ignored: int = 255) -> Mapping:
-    """A transform that raises ValueError for a bad sample.
-
-    Args:
-        results: what the loading transforms return.
-        classes: number of classes in label maps; None skips the check of labels.
-        ignored: label of pixels without a class.
-    """
+    """A transform that raises ValueError for a bad sample; ``classes`` are those of label maps."""
     path, shape = results.get('img_path'), results.get('ori_shape')
     labels, map_path = results.get('gt_seg_map'), results.get('seg_map_path')
     size = results.get('height'), results.get('width')

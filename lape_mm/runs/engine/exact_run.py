@@ -20,10 +20,10 @@ from .samples import GuardedLoader, seed_from
 
 
 class Batches(chain):
-    """The iterator of an iteration-based loop."""
+    """The iterator of an iteration-based loop. OneDL's mmengine calls ``skip_iter`` on resuming."""
 
     def skip_iter(self, count: int) -> None:
-        """Does nothing: OneDL's mmengine calls it on resuming, when the loader has skipped."""
+        pass  # the loader skips
 
 
 @HOOKS.register_module()
@@ -34,13 +34,10 @@ class ExactRunHook(Hook):
     skips the samples that it has seen without loading them.
 
     A bad sample (unreadable, or in conflict with its annotation) is left out, named in the log and
-    counted at the end.
+    counted at the end; with ``strict_data`` it ends the run.
 
     Exact on the CPU, and on a GPU with deterministic operators. Transforms that keep state between
     samples, such as mmdet's cached mosaic, are not exact.
-
-    Args:
-        strict_data: whether a bad sample ends the run.
     """
 
     priority = 'VERY_HIGH'
@@ -111,12 +108,11 @@ class ExactRunHook(Hook):
 
 @HOOKS.register_module()
 class MissedValidationHook(Hook):
-    """Validates first if the resumed run was killed before a due validation had ended."""
+    """Validates first if the resumed run was killed in a due validation, after its checkpoint."""
 
     priority = 'LOWEST'  # when all other hooks are set up
 
     def before_train(self, runner) -> None:
-        """A due validation was missed: checkpoints of its iteration are written before it."""
         loop = runner.train_loop
         if runner.val_loop is None or loop.iter == 0:
             return

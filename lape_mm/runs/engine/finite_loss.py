@@ -41,23 +41,16 @@ class FiniteLossHook(Hook):
             self.in_a_row = 0
             return
         self.in_a_row += 1
+        images = [str(sample.get('img_path') or sample.get('img_id', sample.get('sample_idx')))
+                  for sample in (data_batch or {}).get('data_samples') or ()]
         text = (f'iteration {runner.iter + 1}: {", ".join(wrong) or "gradients are not finite"}; '
-                f'its images: {", ".join(images(data_batch)) or "unknown"}')
+                f'its images: {", ".join(images) or "unknown"}')
         broken = [name for name, buffer in runner.model.named_buffers()
                   if buffer.is_floating_point() and not torch.isfinite(buffer).all()]
-        if broken:
-            raise RunError(f'{text}. The run ends because {broken[0]} is no longer finite; '
-                           '--resume continues from the last checkpoint', status=1, own=True)
-        if self.in_a_row >= self.patience:
-            raise RunError(f'{text}. The run ends after {self.in_a_row} such iterations in a row; '
-                           'a lower learning rate, a longer warm-up or --amp bf16 may help',
-                           status=1, own=True)
+        if broken or self.in_a_row >= self.patience:
+            why = (f'because {broken[0]} is no longer finite; --resume continues from the last '
+                   'checkpoint' if broken else f'after {self.in_a_row} such iterations in a row; a '
+                   'lower learning rate, a longer warm-up or --amp bf16 may help')
+            raise RunError(f'{text}. The run ends {why}', status=1, own=True)
         runner.logger.warning(f'{text}. ' + ('Its update is left out' if skipped else
                                              'The gradients of this step are finite'))
-
-
-def images(data_batch) -> list[str]:
-    """Paths of a batch's images, or their ids."""
-    samples = data_batch.get('data_samples') if hasattr(data_batch, 'get') else None
-    return [str(sample.get('img_path') or sample.get('img_id', sample.get('sample_idx')))
-            for sample in samples or [] if hasattr(sample, 'get')]

@@ -27,11 +27,7 @@ class WholeFileBackend(LocalBackend):
     waiting: list[str] = []  # to be removed; shared, because mmengine makes a backend for each file
 
     def put(self, obj: bytes, filepath: str | os.PathLike) -> None:
-        """Writes a whole file or nothing, then removes the files that are waiting.
-
-        Raises:
-            RunError: a checkpoint cannot be written, for example on a full disk.
-        """
+        """Writes a whole file or nothing; RunError if a checkpoint cannot be written."""
         path, part = Path(filepath), Path(f'{filepath}{PART}')
         try:
             super().put(obj, part)
@@ -52,7 +48,6 @@ class WholeFileBackend(LocalBackend):
                 old.unlink(missing_ok=True)
 
     def remove(self, filepath: str | os.PathLike) -> None:
-        """Removes a file after the next `put`."""
         self.waiting.append(str(filepath))
 
 

@@ -55,9 +55,7 @@ def seed_from(key: Sequence[int], devices: bool = False) -> None:
 class SeededBatches(Sampler):
     """Wraps a batch sampler to yield lists of `Draw`; ``endless`` for iteration-based loops.
 
-    Attributes:
-        epoch: epoch of the next pass.
-        skip: number of batches that the next pass skips, because a resumed run has seen them.
+    The next pass is that of ``epoch``, without the first ``skip`` batches.
     """
 
     def __init__(self, batches: Any, *, seed: int, endless: bool = False):
@@ -91,13 +89,8 @@ class SeededBatches(Sampler):
 class GuardedDataset(Dataset):
     """A data set that seeds each `Draw` and reports bad samples; in all else the data set itself.
 
-    In training, a bad sample is replaced by another one; elsewhere it becomes None.
-
-    Args:
-        dataset: any data set of the toolboxes.
-        report: file that gets a line of JSON for each bad sample, from all processes.
-        part: 'train', 'val' or 'test'.
-        strict: raise BadSample instead, as after `IN_A_ROW` bad samples.
+    In the part 'train', a bad sample is replaced by another one; elsewhere it becomes None. The
+    file ``report`` gets a line of JSON for each; ``strict`` raises BadSample instead.
     """
 
     OWN = ('dataset', 'report', 'part', 'strict')
@@ -174,10 +167,7 @@ class GuardedLoader(DataLoader):
 
 
 def kill_workers() -> None:
-    """Kills leftover workers at exit.
-
-    multiprocessing would send them SIGTERM, which they ignore (`start_worker`), and wait forever.
-    """
+    """Kills leftover workers at exit, which ignore multiprocessing's SIGTERM (`start_worker`)."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
     for worker in multiprocessing.active_children():
         if worker.daemon:
@@ -185,10 +175,7 @@ def kill_workers() -> None:
 
 
 def start_worker(init: Callable | None, number: int) -> None:
-    """Starts a loader's worker, which leaves SIGINT and SIGTERM to the main process.
-
-    They reach all processes of a run; without workers, the main one could not finish the iteration.
-    """
+    """Starts a loader's worker, which ignores SIGINT and SIGTERM: the iteration still needs it."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     if init is not None:

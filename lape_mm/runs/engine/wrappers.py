@@ -15,11 +15,8 @@ from lape_mm.registry import MODEL_WRAPPERS, OPTIM_WRAPPERS
 class BFloat16OptimWrapper(OptimWrapper):
     """Autocasts to bfloat16 on any device, the CPU included, without loss scaling.
 
-    mmengine's AmpOptimWrapper refuses the CPU.
-
-    Args:
-        features_only: autocast only ``extract_feat`` (backbone and neck) and hand float32 features
-            to the heads. Detectors need it: mmcv's RoIAlign and NMS do not support bfloat16.
+    mmengine's AmpOptimWrapper refuses the CPU. ``features_only`` autocasts ``extract_feat`` alone
+    and hands float32 to the heads: mmcv's RoIAlign and NMS do not support bfloat16.
     """
 
     def __init__(self, *, features_only: bool = False, **kwargs):
