@@ -43,6 +43,8 @@ def serve(args: Namespace) -> None:
                         enable_monitoring=False)
         except OSError as error:
             raise RunError(f'--port {args.port}: {error}') from error
+        finally:
+            page.close()
 
 
 def build(models: Mapping[str, Predict], examples: list[str], score: float) -> Any:
