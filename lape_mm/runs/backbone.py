@@ -38,12 +38,7 @@ LAYER_DECAY = .95
 def set_backbone(cfg: Config, name: str) -> None:
     """Replaces the backbone of a config, and the settings that depend on it, in place.
 
-    Args:
-        name: ``vit_adapter_ARCH``, ``deit_ARCH`` or ``swin_ARCH``; an arch alone, such as
-            ``dinov2_small``, is a ViT-Adapter, and a DeiT in mmpretrain.
-
-    Raises:
-        RunError: the name is unknown, or a part of the config cannot take the new maps.
+    RunError: the name is unknown, or a part of the config cannot take the new maps.
     """
     if name in ARCHS:
         name = f'{"deit" if cfg.default_scope == "mmpretrain" else "vit_adapter"}_{name}'
@@ -78,7 +73,12 @@ class Replacement:
     def carry_out(self) -> None:
         """Replaces the backbone, and the channels of neck and heads; Unfit names a bad part."""
         self.refuse()
-        self.forget_weights()
+        if self.cfg.get('load_from'):
+            self.cfg.load_from = None
+        for node in (self.cfg.model, self.owner):  # weights that were trained with the old backbone
+            node.pop('pretrained', None)
+            if 'checkpoint' in (node.get('init_cfg') or {}):
+                node.pop('init_cfg')
         unmodified = deepcopy(self.cfg.model)
         old = self.old_maps()
         after = self.neck_maps(old)
@@ -115,15 +115,6 @@ class Replacement:
         if (channels := self.owner.backbone.get('in_channels', 3)) != 3:
             raise Unfit(f'{self.where}.backbone.in_channels={channels}: ours take three channels')
 
-    def forget_weights(self) -> None:
-        """Drops weights that were trained with the old backbone."""
-        if self.cfg.get('load_from'):
-            self.cfg.load_from = None
-        for node in (self.cfg.model, self.owner):
-            node.pop('pretrained', None)
-            if 'checkpoint' in (node.get('init_cfg') or {}):
-                node.pop('init_cfg')
-
     def old_maps(self) -> list[Map]:
         """The maps of the old backbone."""
         node = deepcopy(self.owner.backbone)
@@ -134,13 +125,11 @@ class Replacement:
         what = f'{self.where}.backbone, {node.type},'
         model = build(node, what)
         side = max(to_2tuple(node.get('img_size') or images().shape[-1]))
-        found = []
-        for mode in (True, False):
-            model.train(mode)
-            found.append(outputs(model, images(side), what, side))
-        if len(found[0]) != len(found[1]):
+        training, found = (outputs(model.train(mode), images(side), what, side)
+                           for mode in (True, False))
+        if len(training) != len(found):
             raise Unfit(f'{what} gives other maps in training than in validation')
-        return found[1]
+        return found
 
     def neck_maps(self, maps: list[Map]) -> list[Map]:
         """The neck's maps; the given ones without a neck, none if it needs more than maps."""
@@ -256,12 +245,11 @@ def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any
 
 def set_normalisation(cfg: Config, arch: str) -> None:
     """Sets the arch's mean and standard deviation in RGB, and padding to multiples of 32."""
-    mean, std = ([round(255 * value, 3) for value in values]
-                 for values in ARCHS[arch].normalisation)
     node: Any
     for path, node in walk(dict(cfg.items())):
         if re.fullmatch(PREPROCESSOR, path) and 'mean' in node:  # a tracker's reid has its own
-            node.update(mean=list(mean), std=list(std))
+            for name, values in zip(('mean', 'std'), ARCHS[arch].normalisation):
+                node[name] = [round(255 * value, 3) for value in values]
             node['to_rgb' if cfg.default_scope == 'mmpretrain' or 'to_rgb' in node
                  else 'bgr_to_rgb'] = True
             node.pop('rgb_to_bgr', None)

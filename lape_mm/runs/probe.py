@@ -84,16 +84,20 @@ def build(node: Any, what: str) -> nn.Module:
     return part
 
 
-def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
-    """Channels and strides of a part's outputs, from meta tensors, or else zeros on the CPU.
+def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE, *,
+            values: bool = True) -> list[Map]:
+    """Channels and strides of a part's outputs; Unfit without them.
 
-    ``given``: images or maps on the meta device; ``side``: of the images, in pixels.
+    ``given``: images or maps on the meta device; ``side``: of the images, in pixels; ``values``:
+    repeat what fails there with zeros on the CPU, which may take minutes.
     """
     try:
         with torch.no_grad():
             try:
                 found = part.to('meta')(given)
             except Exception:  # it does not work without values
+                if not values:
+                    raise
                 part.to_empty(device='cpu')
                 for value in (*part.parameters(), *part.buffers()):
                     value.zero_()  # NaN may make operators read outside a map

@@ -19,13 +19,11 @@ from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
 from ..config import lookup, our_backbones, walk
-from .build import check_builds
-from .channels import check_channels
+from .build import check_builds, check_channels
 from .data_sets import check_source, path_remedy, sources
 from .report import Report
 from .settings import check_settings, places, short
 
-LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
 # a visualizer's backend -> the module that it needs
 BACKENDS = {'TensorboardVisBackend': 'tensorboard', 'WandbVisBackend': 'wandb'}
 TOGETHER = (('train_dataloader', 'train_cfg', 'optim_wrapper'),
@@ -37,15 +35,14 @@ WHOLE = {'train_cfg.max_epochs': 1, 'train_cfg.max_iters': 1, 'train_cfg.val_int
 
 
 def check_config(cfg: Config, mode: str) -> None:
-    """Checks a config for 'train' or 'test', without its data.
-
-    Raises:
-        RunError: lists all unknown names; if there are none, all bad values.
-    """
+    """Checks all but the data for 'train' or 'test'; RunError lists unknown names or bad values."""
     report = Report(cfg)
     check_settings(report)
     report.stop()
-    check_contents(report, mode)
+    check_values(report, mode)
+    check_normalisation(report)
+    if (model := check_builds(report)) is not None:
+        check_channels(report, model)
     report.stop()
 
 
@@ -54,15 +51,6 @@ def check_files(cfg: Config, mode: str) -> None:
     report = Report(cfg)
     check_data(report, mode)
     report.stop()
-
-
-def check_contents(report: Report, mode: str) -> None:
-    """Checks values, builds the cheap parts, and compares channels."""
-    check_values(report, mode)
-    check_normalisation(report)
-    model = check_builds(report)
-    if model is not None:
-        check_channels(report, model)
 
 
 def check_values(report: Report, mode: str) -> None:
@@ -114,7 +102,7 @@ def check_data(report: Report, mode: str) -> None:
     """Checks checkpoints, data sets and their classes."""
     check_checkpoints(report, mode)
     expected: list[str] | None = None
-    for part in LOADERS[mode]:
+    for part in ('train', 'val') if mode == 'train' else ('test',):
         found = [*sources(report.cfg, part, report.scope)]
         for source in found:
             names = check_source(report, source)

@@ -14,8 +14,7 @@ from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.checks.build import check_builds  # noqa: E402
-from lape_mm.runs.checks.channels import check_channels  # noqa: E402
+from lape_mm.runs.checks.build import check_builds, check_channels  # noqa: E402
 from lape_mm.runs.checks.preflight import check_values  # noqa: E402
 from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.checks.settings import (  # noqa: E402
