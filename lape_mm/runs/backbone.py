@@ -36,10 +36,7 @@ LAYER_DECAY = .95
 
 
 def set_backbone(cfg: Config, name: str) -> None:
-    """Replaces the backbone of a config, and the settings that depend on it, in place.
-
-    RunError: the name is unknown, or a part of the config cannot take the new maps.
-    """
+    """Replaces a config's backbone and what depends on it, in place; RunError if that fails."""
     if name in ARCHS:
         name = f'{"deit" if cfg.default_scope == "mmpretrain" else "vit_adapter"}_{name}'
     prefix = next((one for one in CLASSES if name.startswith(f'{one}_')), None)

@@ -70,10 +70,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
 
 
 def configs_of(package: str) -> Path:
-    """The folder of the configs that an installed package ships.
-
-    mmengine's own ``mmdet::`` does not know the forks, and would install upstream over them.
-    """
+    """The folder of a package's configs. mmengine's own search installs upstream over a fork."""
     if package == 'lape_mm':
         return shipped('configs')
     if package not in TOOLBOXES:
@@ -121,11 +118,7 @@ def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
 
 
 def merge_options(cfg: Config, options: Mapping) -> None:
-    """Merges --cfg-options into the config; RunError if it has no place for one.
-
-    Beyond what mmengine does, a dict replaces a joining or a name, such as an architecture's, and
-    ``LIST.N.type`` appends an entry to a list of N, as in ``visualizer.vis_backends.1.type``.
-    """
+    """Merges --cfg-options; a dict replaces a joining or a name, ``LIST.N.type`` appends one."""
     for key, value in options.items():
         where, _, entry = key.removesuffix('.type').rpartition('.')
         entries = lookup(cfg, where)

@@ -36,10 +36,7 @@ class Unfit(ValueError):
 
 
 class WithoutValues(TorchFunctionMode):
-    """Creates weights on the meta device, which stores no values.
-
-    Unlike ``torch.device('meta')`` it spares ranges, because modules read drop rates from them.
-    """
+    """Creates weights, but not ranges (modules read drop rates from them), on the meta device."""
 
     MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 

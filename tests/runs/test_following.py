@@ -10,9 +10,8 @@ from mmengine.config import Config  # noqa: E402
 from quickstarts import FEW, arguments, shorter  # noqa: E402
 
 from lape_mm.runs.checks.preflight import check_values  # noqa: E402
-from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.config import merge_options  # noqa: E402
-from lape_mm.runs.errors import RunError  # noqa: E402
+from lape_mm.runs.errors import Report, RunError  # noqa: E402
 from lape_mm.runs.session import train  # noqa: E402
 
 METRIC = {'deit': 'accuracy/top1', 'mask_rcnn': 'coco/segm_mAP', 'upernet': 'mIoU',

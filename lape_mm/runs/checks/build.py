@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 from lape_mm.wording import first_line
 
 from ..config import walk
+from ..errors import Report
 from ..probe import Unfit, WithoutValues, images, outputs, parts_of, silence, tensors
-from .report import Report
 from .settings import Place, places, resolve
 
 FILES = {'ann_file', 'output_dir'}  # metrics read or create these when they are built
@@ -104,16 +104,11 @@ def trying(report: Report, where: str, node: Mapping, build: Callable):
         if not str(error):  # an assertion: quote its line
             last = traceback.extract_tb(error.__traceback__)[-1]
             text += f': {last.line} ({last.filename}:{last.lineno})'
-        report.add(place_of(built, where, node), text)
-
-
-def place_of(built: Mapping, where: str, node: Mapping) -> str:
-    """The path of a dict below ``node``; ``where`` itself if that is unclear."""
-    found = {path: part for path, part in walk({where: node})
-             if part.get('type') == built.get('type')}
-    # among several of this type, the one with the same settings; its parent may have added some
-    same = [path for path, part in found.items() if part == built]
-    return (same or (list(found) if len(found) == 1 else [where]))[0]
+        found = {path: part for path, part in walk({where: node})
+                 if part.get('type') == built.get('type')}
+        # among several of this type, the one with the same settings; its parent may have added some
+        same = [path for path, part in found.items() if part == built]
+        report.add((same or (list(found) if len(found) == 1 else [where]))[0], text)
 
 
 def check_channels(report: Report, model: nn.Module) -> None:

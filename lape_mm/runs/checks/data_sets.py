@@ -16,7 +16,7 @@ from PIL import Image
 from lape_mm.wording import first_line, some
 
 from ..config import walk
-from .report import Report
+from ..errors import Report
 from .settings import DATASET, accepted, resolve
 
 # heads whose classes are the data set's; edge and semantic branches have others

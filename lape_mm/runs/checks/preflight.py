@@ -1,7 +1,4 @@
-"""Checks a run's settings, data, classes and checkpoints before it is built.
-
-Each problem is one line with a remedy. Paths with a scheme (``s3://``, ``http://``) are skipped.
-"""
+"""Checks a run's settings, data and checkpoints before it is built: a line with a remedy each."""
 from __future__ import annotations
 
 import os
@@ -19,9 +16,9 @@ from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
 from ..config import lookup, our_backbones, walk
+from ..errors import Report
 from .build import check_builds, check_channels
 from .data_sets import check_source, path_remedy, sources
-from .report import Report
 from .settings import check_settings, places, short
 
 # a visualizer's backend -> the module that it needs
@@ -43,13 +40,6 @@ def check_config(cfg: Config, mode: str) -> None:
     check_normalisation(report)
     if (model := check_builds(report)) is not None:
         check_channels(report, model)
-    report.stop()
-
-
-def check_files(cfg: Config, mode: str) -> None:
-    """Checks the data and checkpoints that a config names; see `check_config`."""
-    report = Report(cfg)
-    check_data(report, mode)
     report.stop()
 
 
@@ -98,10 +88,10 @@ def check_normalisation(report: Report) -> None:
                                 f'{[round(255 * value, 3) for value in wanted]}')
 
 
-def check_data(report: Report, mode: str) -> None:
-    """Checks checkpoints, data sets and their classes."""
+def check_files(cfg: Config, mode: str) -> None:
+    """Checks checkpoints, data sets and their classes; RunError lists the problems."""
+    report, expected = Report(cfg), None
     check_checkpoints(report, mode)
-    expected: list[str] | None = None
     for part in ('train', 'val') if mode == 'train' else ('test',):
         found = [*sources(report.cfg, part, report.scope)]
         for source in found:
@@ -122,6 +112,7 @@ def check_data(report: Report, mode: str) -> None:
                     and not path.startswith(roots):
                 report.add(where, f'annotation file {path} does not exist',
                            path_remedy(report, path, 'ann_file'))
+    report.stop()
 
 
 def check_checkpoints(report: Report, mode: str) -> None:
