@@ -122,11 +122,13 @@ class Replacement:
         what = f'{self.where}.backbone, {node.type},'
         model = build(node, what)
         side = max(to_2tuple(node.get('img_size') or images().shape[-1]))
-        training, found = (outputs(model.train(mode), images(side), what, side)
-                           for mode in (True, False))
-        if len(training) != len(found):
+        found = []
+        for mode in (True, False):
+            model.train(mode)
+            found.append(outputs(model, images(side), what, side))
+        if len(found[0]) != len(found[1]):
             raise Unfit(f'{what} gives other maps in training than in validation')
-        return found
+        return found[1]
 
     def neck_maps(self, maps: list[Map]) -> list[Map]:
         """The neck's maps; the given ones without a neck, none if it needs more than maps."""
