@@ -27,8 +27,7 @@ def literal(text: str) -> dict:
     """Parses a Python dict, ``{...}`` or ``dict(...)``; RunError if the text is neither."""
     try:
         node = ast.parse(text.strip(), mode='eval').body
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
-                and node.func.id == 'dict' and not node.args:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict' and not node.args:
             value = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
         else:
             value = ast.literal_eval(node)

@@ -36,15 +36,7 @@ LAYER_DECAY = .95
 
 
 def set_backbone(cfg: Config, name: str) -> None:
-    """Replaces the backbone of a config, and the settings that depend on it, in place.
-
-    Args:
-        name: ``vit_adapter_ARCH``, ``deit_ARCH`` or ``swin_ARCH``; an arch alone, such as
-            ``dinov2_small``, is a ViT-Adapter, and a DeiT in mmpretrain.
-
-    Raises:
-        RunError: the name is unknown, or a part of the config cannot take the new maps.
-    """
+    """Replaces a config's backbone and what depends on it, in place; RunError if that fails."""
     if name in ARCHS:
         name = f'{"deit" if cfg.default_scope == "mmpretrain" else "vit_adapter"}_{name}'
     prefix = next((one for one in CLASSES if name.startswith(f'{one}_')), None)
@@ -78,7 +70,12 @@ class Replacement:
     def carry_out(self) -> None:
         """Replaces the backbone, and the channels of neck and heads; Unfit names a bad part."""
         self.refuse()
-        self.forget_weights()
+        if self.cfg.get('load_from'):
+            self.cfg.load_from = None
+        for node in (self.cfg.model, self.owner):  # weights that were trained with the old backbone
+            node.pop('pretrained', None)
+            if 'checkpoint' in (node.get('init_cfg') or {}):
+                node.pop('init_cfg')
         unmodified = deepcopy(self.cfg.model)
         old = self.old_maps()
         after = self.neck_maps(old)
@@ -114,15 +111,6 @@ class Replacement:
             raise Unfit(f'{self.where}.roi_head.shared_head is a stage of the old backbone')
         if (channels := self.owner.backbone.get('in_channels', 3)) != 3:
             raise Unfit(f'{self.where}.backbone.in_channels={channels}: ours take three channels')
-
-    def forget_weights(self) -> None:
-        """Drops weights that were trained with the old backbone."""
-        if self.cfg.get('load_from'):
-            self.cfg.load_from = None
-        for node in (self.cfg.model, self.owner):
-            node.pop('pretrained', None)
-            if 'checkpoint' in (node.get('init_cfg') or {}):
-                node.pop('init_cfg')
 
     def old_maps(self) -> list[Map]:
         """The maps of the old backbone."""
@@ -256,12 +244,11 @@ def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any
 
 def set_normalisation(cfg: Config, arch: str) -> None:
     """Sets the arch's mean and standard deviation in RGB, and padding to multiples of 32."""
-    mean, std = ([round(255 * value, 3) for value in values]
-                 for values in ARCHS[arch].normalisation)
     node: Any
     for path, node in walk(dict(cfg.items())):
         if re.fullmatch(PREPROCESSOR, path) and 'mean' in node:  # a tracker's reid has its own
-            node.update(mean=list(mean), std=list(std))
+            for name, values in zip(('mean', 'std'), ARCHS[arch].normalisation):
+                node[name] = [round(255 * value, 3) for value in values]
             node['to_rgb' if cfg.default_scope == 'mmpretrain' or 'to_rgb' in node
                  else 'bgr_to_rgb'] = True
             node.pop('rgb_to_bgr', None)

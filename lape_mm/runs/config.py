@@ -10,6 +10,7 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
+from lape_mm.position import build_joining
 from lape_mm.registry import MODELS
 from lape_mm.requirements import TOOLBOXES, install_hint, missing
 from lape_mm.shipped import shipped
@@ -24,14 +25,9 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
                 edit: Callable[[Config], None] | None = None) -> Config:
     """Reads a config and applies --backbone, `edit`, --cfg-options, --joining, --work-dir.
 
-    Prints what --backbone changes, one line "key: was -> is" each.
-
-    Args:
-        path: a file, or ``mmdet::`` (or another package and ``::``) and a config in its folder.
-        edit: changes the config in place.
-
-    Raises:
-        RunError: the file, an option or the joining is bad, or the toolbox is not installed.
+    ``path`` is a file, or ``PACKAGE::`` and a config that the package ships; ``edit`` changes the
+    config in place. RunError if one is bad, or the toolbox is not installed. Prints what --backbone
+    changes, one line "key: was -> is" each.
     """
     package, shipped_one, name = path.partition('::')
     if shipped_one:
@@ -51,18 +47,21 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
                        f'{", ".join(TOOLBOXES)}')
     if lacking := missing(*TOOLBOXES[scope]):
         raise RunError([install_hint(module) for module in lacking])
-    before = deepcopy(cfg.to_dict()) if backbone else None
     if backbone:
         from .backbone import set_backbone
+        before = deepcopy(cfg.to_dict())
         set_backbone(cfg, backbone)
     if edit is not None:
         edit(cfg)
     merge_options(cfg, options or {})
     if joining is not None:
+        try:
+            build_joining(joining, depth=1000)  # of any model: building this one takes longer
+        except ValueError as error:
+            raise RunError(f'--joining: {error}') from error
         set_backbones(cfg, '--joining', joining=joining)
-    if before and rank() == 0:
+    if backbone and rank() == 0:
         print(*changes(before, cfg.to_dict()), sep='\n')
-
     if work_dir is not None:
         cfg.work_dir = work_dir
     elif cfg.get('work_dir') is None:
@@ -71,10 +70,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
 
 
 def configs_of(package: str) -> Path:
-    """The folder of the configs that an installed package ships.
-
-    mmengine's own ``mmdet::`` does not know the forks, and would install upstream over them.
-    """
+    """The folder of a package's configs. mmengine's own search installs upstream over a fork."""
     if package == 'lape_mm':
         return shipped('configs')
     if package not in TOOLBOXES:
@@ -113,10 +109,7 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
 
 
 def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
-    """Changes settings of every backbone of ours, in place.
-
-    A ``class_token`` in the config stays: building the model fails if a joining contradicts it.
-    """
+    """Changes settings of every backbone of ours, in place."""
     found = [node for _, node in our_backbones(cfg)]
     for node in found:
         node.update(settings)
@@ -125,11 +118,7 @@ def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
 
 
 def merge_options(cfg: Config, options: Mapping) -> None:
-    """Merges --cfg-options into the config; RunError if it has no place for one.
-
-    Beyond what mmengine does, a dict replaces a joining or a name, such as an architecture's, and
-    ``LIST.N.type`` appends an entry to a list of N, as in ``visualizer.vis_backends.1.type``.
-    """
+    """Merges --cfg-options; a dict replaces a joining or a name, ``LIST.N.type`` appends one."""
     for key, value in options.items():
         where, _, entry = key.removesuffix('.type').rpartition('.')
         entries = lookup(cfg, where)

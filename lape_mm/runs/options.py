@@ -76,11 +76,7 @@ def set_strict_data(cfg: Config) -> None:
 
 
 def set_tta(cfg: Config) -> None:
-    """Makes a test average over flips and scales.
-
-    Uses the config's own ``tta_model`` and ``tta_pipeline``, or repeats the test pipeline with its
-    scales times `RATIOS`, plain and flipped.
-    """
+    """Makes a test average over flips and scales, the config's own or `augmented` by `RATIOS`."""
     scope, dataset = cfg.default_scope, cfg.test_dataloader.dataset
     parts = {**cfg.model, **(cfg.model.get('roi_head') or {})}
     if scope == 'mmdet' and parts.get('mask_head'):

@@ -36,10 +36,7 @@ class Unfit(ValueError):
 
 
 class WithoutValues(TorchFunctionMode):
-    """Creates weights on the meta device, which stores no values.
-
-    Unlike ``torch.device('meta')`` it spares ranges, because modules read drop rates from them.
-    """
+    """Creates weights, but not ranges (modules read drop rates from them), on the meta device."""
 
     MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 
@@ -84,16 +81,20 @@ def build(node: Any, what: str) -> nn.Module:
     return part
 
 
-def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE) -> list[Map]:
-    """Channels and strides of a part's outputs, from meta tensors, or else zeros on the CPU.
+def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE, *,
+            values: bool = True) -> list[Map]:
+    """Channels and strides of a part's outputs; Unfit without them.
 
-    ``given``: images or maps on the meta device; ``side``: of the images, in pixels.
+    ``given``: images or maps on the meta device; ``side``: of the images, in pixels; ``values``:
+    repeat what fails there with zeros on the CPU, which may take minutes.
     """
     try:
         with torch.no_grad():
             try:
                 found = part.to('meta')(given)
             except Exception:  # it does not work without values
+                if not values:
+                    raise
                 part.to_empty(device='cpu')
                 for value in (*part.parameters(), *part.buffers()):
                     value.zero_()  # NaN may make operators read outside a map

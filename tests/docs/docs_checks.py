@@ -14,9 +14,7 @@ from pathlib import Path
 from docs_pages import ROOT, Command, is_placeholder
 from mmengine.config import Config
 
-from lape_mm.runs.checks.preflight import check_contents
-from lape_mm.runs.checks.report import Report
-from lape_mm.runs.checks.settings import check_settings
+from lape_mm.runs.checks.preflight import check_config
 from lape_mm.runs.config import load_config, settle_loaders
 from lape_mm.runs.data import recipe, settle
 
@@ -139,11 +137,7 @@ def preflighted(config: str, options: str, joining: str, backbone: str | None,
     cfg = load_config(config, options=dict(ast.literal_eval(options)),
                       joining=ast.literal_eval(joining), backbone=backbone)
     settle_loaders(cfg)
-    report = Report(cfg)
-    check_settings(report)
-    if not report.found:
-        check_contents(report, mode)
-    assert not report.found, report.lines()
+    check_config(cfg, mode)
     return cfg
 
 

@@ -149,3 +149,5 @@ class TestLoadConfig:
         cfg = load_config(path, options={'model.backbone.joining': 'lape'}, joining='pvg')
         assert cfg.model.backbone.joining == 'pvg'
         assert cfg.work_dir.endswith('some_config')
+        with pytest.raises(RunError, match="--joining: joining='foo': expected one of 'default'"):
+            load_config(path, joining='foo')

@@ -9,10 +9,9 @@ pytest.importorskip('mmengine')
 from mmengine.config import Config  # noqa: E402
 from quickstarts import FEW, arguments, shorter  # noqa: E402
 
-from lape_mm.runs.checks.preflight import check_contents  # noqa: E402
-from lape_mm.runs.checks.report import Report  # noqa: E402
+from lape_mm.runs.checks.preflight import check_values  # noqa: E402
 from lape_mm.runs.config import merge_options  # noqa: E402
-from lape_mm.runs.errors import RunError  # noqa: E402
+from lape_mm.runs.errors import Report, RunError  # noqa: E402
 from lape_mm.runs.session import train  # noqa: E402
 
 METRIC = {'deit': 'accuracy/top1', 'mask_rcnn': 'coco/segm_mAP', 'upernet': 'mIoU',
@@ -84,6 +83,6 @@ class TestOption:
         monkeypatch.setattr('lape_mm.runs.checks.preflight.missing', lambda module: [module])
         report = Report(Config(dict(visualizer=dict(vis_backends=[
             dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')]))))
-        check_contents(report, 'train')
+        check_values(report, 'train')
         assert 'visualizer.vis_backends.1: tensorboard is not installed: pip install tensorboard' \
             in report.lines()

@@ -1,7 +1,8 @@
 """Builds what is cheap before the run, so that a bad value is reported in one line with its place.
 
 The model is built on the meta device, the optimizer and its schedules with one parameter, and
-metrics without their files. Data sets and other packages' hooks are not built.
+metrics without their files. Data sets and other packages' hooks are not built. The model's backbone
+and neck are also run, to compare channels; one that does not run without values ends that check.
 """
 from __future__ import annotations
 
@@ -10,21 +11,24 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine import registry
 from mmengine.config import Config
+from timm.layers import to_2tuple
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lape_mm.wording import first_line
 
 from ..config import walk
-from ..probe import WithoutValues, silence
-from .report import Report
+from ..errors import Report
+from ..probe import Unfit, WithoutValues, images, outputs, parts_of, silence, tensors
 from .settings import Place, places, resolve
 
 FILES = {'ann_file', 'output_dir'}  # metrics read or create these when they are built
 OURS = ('mmengine.', 'lape_mm.')  # building their hooks has no side effects
+HEADS = ('head', 'decode_head', 'auxiliary_head', 'rpn_head', 'bbox_head')
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -100,13 +104,50 @@ def trying(report: Report, where: str, node: Mapping, build: Callable):
         if not str(error):  # an assertion: quote its line
             last = traceback.extract_tb(error.__traceback__)[-1]
             text += f': {last.line} ({last.filename}:{last.lineno})'
-        report.add(place_of(built, where, node), text)
+        found = {path: part for path, part in walk({where: node})
+                 if part.get('type') == built.get('type')}
+        # among several of this type, the one with the same settings; its parent may have added some
+        same = [path for path, part in found.items() if part == built]
+        report.add((same or (list(found) if len(found) == 1 else [where]))[0], text)
 
 
-def place_of(built: Mapping, where: str, node: Mapping) -> str:
-    """The path of a dict below ``node``; ``where`` itself if that is unclear."""
-    found = {path: part for path, part in walk({where: node})
-             if part.get('type') == built.get('type')}
-    # among several of this type, the one with the same settings; its parent may have added some
-    same = [path for path, part in found.items() if part == built]
-    return (same or (list(found) if len(found) == 1 else [where]))[0]
+def check_channels(report: Report, model: nn.Module) -> None:
+    """Reports parts whose ``in_channels`` differ from the maps that reach them."""
+    side = max(to_2tuple(report.cfg.model.get('backbone', {}).get('img_size', 224)))
+    given: Any = images(side)
+    found: list[int] = []
+    source = ''
+    for where, part in parts_of(model, 'model', 'backbone', 'neck'):
+        if source and not expect(report, where, part, found, source):
+            return
+        try:
+            maps = outputs(part, given, where, side, values=False)
+        except Unfit:
+            return
+        given, found, source = tensors(maps), [one.channels for one in maps], where
+    heads = [*parts_of(model, 'model', *HEADS)]
+    roi_head = getattr(model, 'roi_head', None)
+    if not getattr(roi_head, 'with_shared_head', False):
+        heads += parts_of(roi_head, 'model.roi_head', 'bbox_head', 'mask_head')
+    for where, head in heads if found else ():
+        expect(report, where, head, found, source)
+
+
+def expect(report: Report, where: str, part: nn.Module, found: list[int], source: str) -> bool:
+    """Whether a part accepts maps with these channels; reports it if not."""
+    wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
+    if index is not None:  # mmseg's heads pick their maps
+        picks = np.atleast_1d(index).tolist()
+        if max(picks) >= len(found):
+            report.add(where, f'in_index={index}: {source} gives {len(found)} maps')
+            return False
+        found = [found[pick] for pick in picks]
+    if not isinstance(wanted, (int, list, tuple)):
+        return True
+    channels = np.atleast_1d(wanted).tolist()
+    # heads with an index may concatenate their maps
+    fits = set(channels) <= set(found) if index is None else channels in (found, [sum(found)])
+    if not fits:
+        report.add(where, f'in_channels={wanted}: {source} gives '
+                   f'{found[0] if len(found) == 1 else found}')
+    return fits

@@ -16,7 +16,7 @@ from PIL import Image
 from lape_mm.wording import first_line, some
 
 from ..config import walk
-from .report import Report
+from ..errors import Report
 from .settings import DATASET, accepted, resolve
 
 # heads whose classes are the data set's; edge and semantic branches have others
@@ -86,13 +86,12 @@ def heads(model: Mapping) -> Iterator[tuple[str, int]]:
             yield path, count
 
 
-def check_heads(report: Report, source: Source, names: list[str] | None,
-                what: str = 'classes') -> None:
+def check_heads(report: Report, source: Source, names: list[str] | None) -> None:
     """Reports heads with another number of classes than there are names; None stops the check."""
     count = len(names or ())
     wrong = {path: classes for path, classes in heads(report.cfg.model) if classes != count}
     if wrong and names is not None:
-        report.add(source.where, f'{count} {what}, but the model is made for '
+        report.add(source.where, f'{count} classes, but the model is made for '
                    f'{" or ".join(map(str, sorted(set(wrong.values()))))} classes',
                    'pass --cfg-options ' + ' '.join(f'{path}.num_classes={count}'
                                                     for path in wrong))
@@ -265,6 +264,6 @@ def check_class_folders(report: Report, source: Source) -> list[str] | None:
                    f'{len(names)} classes', 'use type=CustomDataset, which takes the folders, or '
                    '--cfg-options {where}.metainfo.classes=[..]')
     else:
-        check_heads(report, source, found, 'class folders')
+        check_heads(report, source, found)
         return found
     return None

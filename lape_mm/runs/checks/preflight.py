@@ -1,7 +1,4 @@
-"""Checks a run's settings, data, classes and checkpoints before it is built.
-
-Each problem is one line with a remedy. Paths with a scheme (``s3://``, ``http://``) are skipped.
-"""
+"""Checks a run's settings, data and checkpoints before it is built: a line with a remedy each."""
 from __future__ import annotations
 
 import os
@@ -19,13 +16,11 @@ from lape_mm.requirements import install_hint, missing
 from lape_mm.wording import some
 
 from ..config import lookup, our_backbones, walk
-from .build import check_builds
-from .channels import check_channels
+from ..errors import Report
+from .build import check_builds, check_channels
 from .data_sets import check_source, path_remedy, sources
-from .report import Report
 from .settings import check_settings, places, short
 
-LOADERS = {'train': ('train', 'val'), 'test': ('test',)}
 # a visualizer's backend -> the module that it needs
 BACKENDS = {'TensorboardVisBackend': 'tensorboard', 'WandbVisBackend': 'wandb'}
 TOGETHER = (('train_dataloader', 'train_cfg', 'optim_wrapper'),
@@ -37,32 +32,15 @@ WHOLE = {'train_cfg.max_epochs': 1, 'train_cfg.max_iters': 1, 'train_cfg.val_int
 
 
 def check_config(cfg: Config, mode: str) -> None:
-    """Checks a config for 'train' or 'test', without its data.
-
-    Raises:
-        RunError: lists all unknown names; if there are none, all bad values.
-    """
+    """Checks all but the data for 'train' or 'test'; RunError lists unknown names or bad values."""
     report = Report(cfg)
     check_settings(report)
     report.stop()
-    check_contents(report, mode)
-    report.stop()
-
-
-def check_files(cfg: Config, mode: str) -> None:
-    """Checks the data and checkpoints that a config names; see `check_config`."""
-    report = Report(cfg)
-    check_data(report, mode)
-    report.stop()
-
-
-def check_contents(report: Report, mode: str) -> None:
-    """Checks values, builds the cheap parts, and compares channels."""
     check_values(report, mode)
     check_normalisation(report)
-    model = check_builds(report)
-    if model is not None:
+    if (model := check_builds(report)) is not None:
         check_channels(report, model)
+    report.stop()
 
 
 def check_values(report: Report, mode: str) -> None:
@@ -110,11 +88,11 @@ def check_normalisation(report: Report) -> None:
                                 f'{[round(255 * value, 3) for value in wanted]}')
 
 
-def check_data(report: Report, mode: str) -> None:
-    """Checks checkpoints, data sets and their classes."""
+def check_files(cfg: Config, mode: str) -> None:
+    """Checks checkpoints, data sets and their classes; RunError lists the problems."""
+    report, expected = Report(cfg), None
     check_checkpoints(report, mode)
-    expected: list[str] | None = None
-    for part in LOADERS[mode]:
+    for part in ('train', 'val') if mode == 'train' else ('test',):
         found = [*sources(report.cfg, part, report.scope)]
         for source in found:
             names = check_source(report, source)
@@ -134,6 +112,7 @@ def check_data(report: Report, mode: str) -> None:
                     and not path.startswith(roots):
                 report.add(where, f'annotation file {path} does not exist',
                            path_remedy(report, path, 'ann_file'))
+    report.stop()
 
 
 def check_checkpoints(report: Report, mode: str) -> None:

@@ -1,9 +1,7 @@
 """Names in a config: types, their settings, and keys at the top level.
 
-mmengine reports a misspelt name when it builds that part of a run, sometimes hours later, and never
-reports a key that nothing reads. Here every dict is compared with the constructor that receives it,
-before anything is built. Modules edit the dicts of their parts, so in the model only names that
-resemble a known one are reported; `lape_mm.runs.checks.build` builds it.
+Compares every dict with the constructor that receives it, before anything is built. Modules edit
+the dicts of their parts, so in the model only names that resemble a known one are reported.
 """
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from lape_mm.requirements import TOOLBOXES, missing
 from lape_mm.retired import RETIRED
 
 from ..config import entries, walk
-from .report import Report
+from ..errors import Report
 
 # keys that mmengine and this package read besides the runner's arguments
 READ = ('activation_checkpointing', 'compile', 'custom_imports', 'efficient_conv_bn_eval',
@@ -165,11 +163,7 @@ def check_part(report: Report, where: str, node: Mapping) -> None:
 
 @cache
 def accepted(build: Callable) -> tuple[dict[str, Parameter], bool]:
-    """The arguments of a class or function, and whether it may take others.
-
-    A constructor with ``**kwargs`` also takes what the next class in the MRO takes. It stays open,
-    because it may read further names itself.
-    """
+    """The arguments of a function or class, its bases' too, and whether it may take others."""
     functions = [build]
     if isinstance(build, type):
         functions = [vars(cls)['__init__'] for cls in build.__mro__
@@ -191,10 +185,7 @@ def accepted(build: Callable) -> tuple[dict[str, Parameter], bool]:
 
 def check_call(report: Report, where: str, build: Callable, settings: Mapping, *,
                edited: bool = False) -> None:
-    """Reports unknown and missing settings, and strings in place of numbers.
-
-    ``edited``: other code adds and removes settings, so only misspelt ones are reported.
-    """
+    """Reports unknown, missing and mistyped settings; if code edits them, only misspelt ones."""
     known, others = accepted(build)
     for name, value in settings.items():
         if expected := wrong_kind(known.get(name), value):

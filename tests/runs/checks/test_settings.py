@@ -14,10 +14,8 @@ from mmengine.registry import HOOKS, METRICS, MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lape_mm.requirements import TOOLBOXES, missing  # noqa: E402
-from lape_mm.runs.checks.build import check_builds  # noqa: E402
-from lape_mm.runs.checks.channels import check_channels  # noqa: E402
+from lape_mm.runs.checks.build import check_builds, check_channels  # noqa: E402
 from lape_mm.runs.checks.preflight import check_values  # noqa: E402
-from lape_mm.runs.checks.report import Report  # noqa: E402
 from lape_mm.runs.checks.settings import (  # noqa: E402
     accepted,
     check_call,
@@ -25,6 +23,7 @@ from lape_mm.runs.checks.settings import (  # noqa: E402
     places,
     wrong_kind,
 )
+from lape_mm.runs.errors import Report  # noqa: E402
 
 ROOT = Path(__file__).parents[3] / 'configs'
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob('*.py')
@@ -120,6 +119,14 @@ class TestBuild:
     def test_an_error_is_named(self, settings, said):
         built, (line,) = self.lines(**settings)
         assert built is None and line.startswith(said)
+
+    def test_a_part_that_reads_values_is_not_run_on_the_cpu(self):
+        model, report, seen = nn.Module(), Report(Config(dict(model={}))), []
+        model.backbone = nn.Conv2d(3, 4, 1)
+        model.backbone.register_forward_pre_hook(
+            lambda part, given: seen.append(given[0].device.type) or given[0].sum().item())
+        check_channels(report, model)
+        assert seen == ['meta'] and report.lines() == []
 
     def test_what_is_not_built(self):
         """Hooks of others may do anything, and metrics may read hundreds of megabytes."""
