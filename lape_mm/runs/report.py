@@ -83,12 +83,16 @@ class ReportHook(Hook):
     priority = 'LOWEST'
 
     def before_val_epoch(self, runner) -> None:
-        meta = runner.visualizer.dataset_meta or {}
+        self.start(runner.val_loop)
+
+    def before_test_epoch(self, runner) -> None:
+        self.start(runner.test_loop)
+
+    def start(self, loop) -> None:
+        meta = loop.evaluator.dataset_meta or {}
         self.classes = [str(name) for name in meta.get('classes') or ()]
         self.matrix = torch.zeros((len(self.classes) + 1,) * 2, dtype=torch.int64)
         self.judged: list[tuple[float, str, Any]] = []
-
-    before_test_epoch = before_val_epoch
 
     def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         for sample in outputs or ():
