@@ -36,7 +36,7 @@ def panels(rows: int, titles: Sequence[str], size: float = 1.25) -> tuple[Any, n
 
 def table(titles: Sequence[str], rows: Sequence[tuple[str, Mapping[int, np.ndarray]]],
           caption: str = '', size: float = 1.25, **options):
-    """A figure of a label and images by column in each row: the figure, its axes, an image."""
+    """Draws a grid, each row a label and its images; returns figure, axes and the last image."""
     figure, axes = panels(len(rows), titles, size)
     for line, (label, images) in zip(axes, rows):
         line[0].set_ylabel(label, fontsize=8)

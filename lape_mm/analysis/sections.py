@@ -135,7 +135,7 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> Measured:
 
 
 def measure_token_norms(entries: list[LayerPE], record: Record) -> Measured:
-    """``before``, ``after``, ``with_position`` (B, h, w)."""
+    """Patch norms at the last LayerNorm: ``before``, ``after``, ``with_position``, (B, h, w)."""
     if record.last is None or record.last.grid is None:
         return {}, {}
     arrays = {name: norms(record.last.patches(name)).reshape(-1, *record.last.grid)

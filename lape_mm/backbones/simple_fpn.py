@@ -46,7 +46,7 @@ class SimpleFPN(nn.Module):
         self.num_outs = num_outs
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """A ViT's maps, the last one (B, C, h, w), to ``num_outs`` maps.
+        """The last of a ViT's maps, (B, C, h, w), to ``num_outs`` maps.
 
         The first is (B, out_channels, 4 h, 4 w); each further one has half the size, rounded down.
         """

@@ -168,5 +168,5 @@ class T2TViT(VisionTransformer):
         self.freeze()
 
     def no_weight_decay(self) -> set[str]:
-        """As in the official models/t2t_vit.py, whose table is frozen."""
+        """As in the official models/t2t_vit.py, which freezes its PE table."""
         return {'cls_token'}

@@ -163,8 +163,8 @@ class TimmModel(Encoder):
                               intermediates_only: bool = False):
         """Maps of chosen layers or stages, and `forward_features`' output; arguments as in timm.
 
-        ``norm`` applies the last norm to every map (in Swin to the last stage's alone), with
-        ``post_norm`` for the last layer's.
+        ``norm`` applies the last norm to every map (in Swin only to
+        the last stage's), and adds ``post_norm`` to the last layer's map.
         """
         wanted, deepest = feature_take_indices(len(self.feature_info), indices)
         last = len(self.feature_info) - 1
