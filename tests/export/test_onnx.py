@@ -65,8 +65,8 @@ def images(side=32, count=2):
     for name in CONFIGS])
 def test_parity(name, tmp_path):
     model = build(name)  # UperNet's pools do not divide its grids
-    if name == 'mask_rcnn':  # random boxes have ties
-        model.roi_head.bbox_head.fc_cls.weight.data *= 100
+    if name == 'mask_rcnn':  # random boxes have ties; more than 20 enlarges rounding beyond 1e-5
+        model.roi_head.bbox_head.fc_cls.weight.data *= 20
     out = tmp_path / 'folder' / 'model.onnx'
     difference = export.export_onnx(model, images(), out, notes={'joining': 'mpvg'})
     assert difference <= 1e-5
