@@ -218,7 +218,7 @@ def test_table_and_plot(ledger, tmp_path, monkeypatch):
             write_record('imagenet_mini', cell, seed, {'accuracy/top1': value})
     text = studies.page()
     assert '| mpvg | 0, 1 | 12.00 ± 0.00 | +1.50 ± 0.50 (2 up, 0 down) |' in text
-    assert '4 runs, 1.0 h of CPU time' in text and 'evidence_imagenet_mini.svg' in text
+    assert '4 runs, 1.0 h in all' in text and 'evidence_imagenet_mini.svg' in text
     assert 'imagenet_mini      4 of  20 runs, 1.0 h' in studies.overview()
     assert 'ablations          4 of  33 runs, 0.0 h' in studies.overview()  # another's
     studies.plot('imagenet_mini')
