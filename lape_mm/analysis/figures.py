@@ -105,7 +105,7 @@ def draw_heatmaps(models: Models, pictures: Pictures):
 
 
 def plots(titles: Sequence[str], xlabel: str, width: float = 6.4) -> tuple[Any, Sequence]:
-    """A figure for lines, with its axes."""
+    """A figure with one axes per title."""
     from matplotlib.figure import Figure
     figure = Figure(figsize=(width, 3.4), layout='constrained')
     axes = figure.subplots(1, len(titles), squeeze=False)[0]

@@ -37,7 +37,7 @@ def layerwise(name: str, values: Sequence[np.ndarray | None]) -> Arrays:
 
 
 def with_number(name: str, what: str, number: Callable, values: Sequence[np.ndarray]) -> Measured:
-    """An array and a number of each layer."""
+    """One array and one number per layer."""
     return layerwise(name, values), {what: [float(number(value)) for value in values]}
 
 

@@ -108,7 +108,7 @@ class Folder:
                 and all(part in (self.root / path).read_bytes() for part in holding)]
 
     def find_image(self, name: str, near: str) -> str:
-        """The image that the annotation file ``near`` calls ``name``, often a foreign path."""
+        """The image that the annotation file ``near`` lists as ``name``, maybe a stale path."""
         parts = unquote(name.replace('\\', '/')).split('/')
 
         def fit(path: str) -> tuple:

@@ -185,9 +185,9 @@ def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, 
 
 def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, *,
                      pooled_height: int, pooled_width: int, spatial_scale: float) -> None:
-    """Fills ``output``, (K, C, h, w), and ``argmax``, the cell of the map, -1 for an empty bin.
+    """Fills ``output`` (K, C, h, w), and ``argmax``: each maximum's cell, or -1 in an empty bin.
 
-    torchvision rounds the corners; mmcv's bins reach from floor to ceil.
+    torchvision rounds box corners; mmcv's bins reach from floor to ceil.
     """
     height, width = input.shape[2:]
     steps = torch.arange(max(pooled_height, pooled_width) + 1, device=rois.device)

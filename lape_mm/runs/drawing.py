@@ -42,7 +42,7 @@ def draw_tested(cfg: Config, folder: str) -> None:
 
 
 def draw_truth(runner: Runner) -> str:
-    """Draws some training images with their ground truth; returns the sheet's path."""
+    """Draws some training images with their ground truth on a sheet; returns its path."""
     dataset = next(inner_datasets(runner.train_loop.dataloader.dataset))
     steps = [step for step in dataset.pipeline.transforms if type(step).__name__.startswith(
         ('LoadImage', 'LoadAnnotations', 'Pack'))]

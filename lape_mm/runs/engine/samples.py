@@ -141,9 +141,9 @@ class GuardedDataset(Dataset):
 
 
 class GuardedLoader(DataLoader):
-    """A copy of a loader with a `GuardedDataset`, whose workers end with the process.
+    """A copy of a loader, with its data set guarded. Its workers end with the main process.
 
-    With a ``seed``, its batches are `SeededBatches`. Batches without a sample are left out.
+    With a ``seed``, its batches are `SeededBatches`. Empty batches are left out.
     """
 
     def __init__(self, loader: DataLoader, *, seed: int | None = None, endless: bool = False,
