@@ -326,8 +326,9 @@ def read_voc(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple]
         classes[name] = None
         objects.append(annotation(name, (left, top, right - left, bottom - top),
                                   crowd=node.findtext('difficult') == '1'))
-    stem = Path(file).stem
-    return [(stem if stem in folder.by_name else tree.findtext('filename'), (0, 0), objects)]
+    stem, called = Path(file).stem, tree.findtext('filename') or ''
+    names = stem + Path(called).suffix, called, stem  # the file's name may be an old one
+    return [(next((one for one in names if folder.find_image(one, file)), called), (0, 0), objects)]
 
 
 def yolo_names(folder: Folder) -> list[str]:
@@ -339,7 +340,10 @@ def yolo_names(folder: Folder) -> list[str]:
             names = names or yaml.safe_load((folder.root / path).read_text('utf-8')).get('names')
     if isinstance(names, dict):
         names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
-    return [*map(str, names or [])]
+    names = [*map(str, names or [])]
+    if len({*names}) < len(names):
+        raise Fault(f'{folder.root / path}: a name is there twice, of {some(names)}; rename one')
+    return names
 
 
 def yolo_label(folder: Folder, image: str) -> str:

@@ -78,8 +78,8 @@ def film(model: Predict, path: Path, name: Path, target: Path, score: float) -> 
     reader = VideoReader(str(path))
     if not reader.opened or 0 in reader.resolution:
         raise ValueError(f'{path}: cannot be read as a video')
-    writer = cv2.VideoWriter(str(target.with_suffix('.mp4')), cv2.VideoWriter.fourcc(*'mp4v'),
-                             reader.fps or 25, reader.resolution)
+    writer = cv2.VideoWriter(f'{target}'.removesuffix('.mp4') + '.mp4',
+                             cv2.VideoWriter.fourcc(*'mp4v'), reader.fps or 25, reader.resolution)
     for number, frame in enumerate(reader):
         picture = Image.fromarray(np.ascontiguousarray(frame[..., ::-1]))
         found = model(picture)

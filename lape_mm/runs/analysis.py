@@ -90,10 +90,11 @@ def own_size(model: nn.Module) -> tuple[int, int]:
 
 def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
     """Parses --compare JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT: config, joining, checkpoint."""
-    # a joining may contain = signs
-    what, _, checkpoint = text.rpartition('=')
-    if not what or not checkpoint:
+    # a joining may contain = signs, and so may the checkpoint's path
+    found = re.fullmatch(r'((?:dict\(|{).*?[)}]|[^=]+)=(.+)', text)
+    if not found:
         raise RunError(f'--compare {text}: expected JOINING=CHECKPOINT or CONFIG.py=CHECKPOINT')
+    what, checkpoint = found.groups()
     return (what, None, checkpoint) if what.endswith('.py') else \
         (config, read_joining(what), checkpoint)
 

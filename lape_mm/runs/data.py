@@ -99,6 +99,8 @@ def read_data(cfg: Config, args: Namespace) -> Data:
     if scope not in DRY or not all(cfg.get(name) for name in ('model', *LOADERS)):
         raise RunError(f'--data: the config needs a default_scope of {", ".join(DRY)}, a model, '
                        f'and {", ".join(LOADERS)}')
+    if scope != 'mmseg' and (args.reduce_zero_label or args.ignore_index is not None):
+        raise RunError('--ignore-index and --reduce-zero-label are for label maps')
     try:
         data = read_folder(args.data, scope, ignore_index=args.ignore_index,
                            reduce_zero_label=bool(args.reduce_zero_label))

@@ -80,11 +80,10 @@ def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
 def checkpoints(work_dir: str) -> list[Path]:
     """The checkpoints, damaged ones included, of a folder and of the hook's ``out_dir``."""
     folder, pointer = Path(work_dir), Path(work_dir, 'last_checkpoint')
-    folders = {folder.resolve(): folder}
-    if pointer.is_file() and (last := pointer.read_text().strip()):
-        folders.setdefault(Path(last).resolve().parent, Path(last).parent)
-    return [path for folder in folders.values() for path in sorted(folder.glob('*.pth'))
-            if re.fullmatch(KINDS, path.name)]
+    last = Path(pointer.read_text().strip() or pointer) if pointer.is_file() else pointer
+    folders = {last.resolve().parent: last.parent, folder.resolve(): folder}
+    return [path for one in folders.values() for path in sorted(one.glob('*.pth'))
+            if re.fullmatch(KINDS, path.name) or path.name == last.name]
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:

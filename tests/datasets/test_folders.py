@@ -19,6 +19,8 @@ def read(root, kind, **options):
 @pytest.mark.parametrize('kind', ['coco', 'voc', 'yolo'])
 def test_boxes_are_the_same_in_every_layout(kind, tmp_path):
     getattr(own_data, kind)(tmp_path)
+    if kind == 'voc':  # Oxford-IIIT Pet's masks have the names of its images
+        draw(tmp_path / 'Annotations/trimaps/0.png')
     data = read(tmp_path, kind)
     assert data.classes == ['ant', 'bee'] and len(data.train) + len(data.val) == 10 and data.val
     for sample in data.train + data.val:
@@ -151,6 +153,8 @@ FAULTS = {
                'labels/1.txt:1: 0..1 divide'),
     'captions': ('yolo', lambda root: write(root / 'train/labels/1.txt', 'a bee'),
                  "labels/1.txt:1: 'a' rows are class"),
+    'name twice': ('yolo', lambda root: write(root / 'data.yaml', 'names: [ant, ant, bee]'),
+                   "data.yaml 'ant', 'ant', 'bee' rename"),
     'broken yaml': ('yolo', lambda root: write(root / 'data.yaml', 'a: ['), 'data.yaml mend'),
     'cut map': ('maps', lambda root: write(root / 'annotations/training/3.png', 'x'),
                 '3.png image mend'),

@@ -66,6 +66,9 @@ def test_also_from_the_folder_that_the_hook_writes_to(tmp_path):
     assert newest_checkpoint(str(tmp_path)) == (newest, [])
     newest = write(tmp_path / 'out', 'interrupted.pth', 1100, '20240101_140000')
     assert newest_checkpoint(str(tmp_path)) == (newest, [])
+    newest = write(tmp_path / 'out', 'model_12.pth', 1200, '20240101_150000')  # filename_tmpl
+    (tmp_path / 'last_checkpoint').write_text(newest)
+    assert newest_checkpoint(str(tmp_path)) == (newest, [])
 
 
 def test_what_cannot_be_used_gives_way(tmp_path):

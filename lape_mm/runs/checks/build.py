@@ -138,15 +138,16 @@ def expect(report: Report, where: str, part: nn.Module, found: list[int], source
     wanted, index = (getattr(part, name, None) for name in ('in_channels', 'in_index'))
     if index is not None:  # mmseg's heads pick their maps
         picks = np.atleast_1d(index).tolist()
-        if max(picks) >= len(found):
+        if not all(-len(found) <= pick < len(found) for pick in picks):
             report.add(where, f'in_index={index}: {source} gives {len(found)} maps')
             return False
         found = [found[pick] for pick in picks]
     if not isinstance(wanted, (int, list, tuple)):
         return True
     channels = np.atleast_1d(wanted).tolist()
-    # heads with an index may concatenate their maps
-    fits = set(channels) <= set(found) if index is None else channels in (found, [sum(found)])
+    # heads with an index may concatenate their maps; other parts than FPN may read a part of them
+    whole = index is not None or type(part).__name__ == 'FPN'
+    fits = channels in (found, [sum(found)]) if whole else set(channels) <= set(found)
     if not fits:
         report.add(where, f'in_channels={wanted}: {source} gives '
                    f'{found[0] if len(found) == 1 else found}')

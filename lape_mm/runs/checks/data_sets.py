@@ -39,7 +39,7 @@ class Source:
 
     def setting(self, name: str) -> Any:
         """A setting of the config, or its default."""
-        return self.cfg.get(name, accepted(self.cls)[0][name].default)
+        return self.cfg.get(name, getattr(accepted(self.cls)[0].get(name), 'default', None))
 
     def classes(self) -> list[str] | None:
         """The classes that the config expects: those of its metainfo, or the data set's own."""
@@ -200,9 +200,9 @@ def check_label_maps(report: Report, source: Source) -> None:
     names = source.classes()
     check_heads(report, source, names)
     maps, folder = source.folders.get('seg_map_path'), source.folders.get('img_path')
-    if names is None or not maps or folder is None or source.ann_file:
-        return
     suffix, map_suffix = source.setting('img_suffix'), source.setting('seg_map_suffix')
+    if not (names and maps and folder and suffix and map_suffix) or source.ann_file:
+        return
     images, labelled = stems(folder, suffix), stems(maps, map_suffix)
     if not images:
         report.add(source.where, f'no *{suffix} in {folder}')

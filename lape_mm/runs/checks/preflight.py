@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine import registry
 from mmengine.config import Config
 from timm.layers import to_ntuple
 
@@ -66,11 +65,10 @@ def check_values(report: Report, mode: str) -> None:
             report.add(where, install_hint(module))
     classes: Any = lookup(cfg, 'model.head.num_classes')
     for place in places(cfg):
-        if place.build is registry.METRICS and isinstance(place.node, Mapping):
-            topk = place.node.get('topk', 1)
-            if any(isinstance(classes, int) and rank > classes for rank in to_ntuple(1)(topk)):
-                report.add(place.where, f'topk={topk}: expected whole numbers of 1 to '
-                           f'model.head.num_classes={classes}')
+        topk = place.node.get('topk', 1) if isinstance(place.node, Mapping) else 1
+        if isinstance(classes, int) and not {*to_ntuple(1)(topk)} <= {*range(1, classes + 1)}:
+            report.add(place.where, f'topk={topk!r}: expected whole numbers of 1 to '
+                       f'model.head.num_classes={classes}')
 
 
 def check_normalisation(report: Report) -> None:

@@ -41,8 +41,9 @@ class FiniteLossHook(Hook):
             self.in_a_row = 0
             return
         self.in_a_row += 1
-        images = [str(sample.get('img_path') or sample.get('img_id', sample.get('sample_idx')))
-                  for sample in (data_batch or {}).get('data_samples') or ()]
+        samples = data_batch.get('data_samples') if isinstance(data_batch, dict) else ()
+        images = [str(one.get('img_path') or one.get('img_id', one.get('sample_idx')))
+                  for one in samples or () if hasattr(one, 'get')]
         text = (f'iteration {runner.iter + 1}: {", ".join(wrong) or "gradients are not finite"}; '
                 f'its images: {", ".join(images) or "unknown"}')
         broken = [name for name, buffer in runner.model.named_buffers()
