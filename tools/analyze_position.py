@@ -15,11 +15,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint of the model, or of only its backbone')
-    parser.add_argument('--images', required=True, metavar='FOLDER', help='images to run it on')
+    parser.add_argument('--images', required=True, metavar='FOLDER', help='images to run on')
     parser.add_argument('--out', required=True, metavar='FOLDER', help='folder for report.html, '
                         'summary.json, figures and arrays')
     parser.add_argument('--compare', nargs='+', metavar='JOINING=CHECKPOINT',
-                        help='models to show beside it: the config with another joining, or '
+                        help='more models to show: the same config with another joining, or '
                         'CONFIG.py=CHECKPOINT')
     parser.add_argument('--num-images', type=arguments.above_zero(int), default=16,
                         help='use at most this many images (default: 16)')

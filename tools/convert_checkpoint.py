@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Rename a checkpoint's weights for another code base, or anybody's for this package.
+"""Rename a checkpoint's weights from any code base's names to another's.
 
     python tools/convert_checkpoint.py deit_tiny_patch16_224.pth deit_tiny.safetensors --to lape_mm
 
-For training from somebody's weights nothing has to be converted: `init_cfg` reads them as they are.
-Weights alone do not tell a model whose keys are those of another, such as default and share.
+To train from published weights, convert nothing: `init_cfg` reads them as they are.
+Some models have the same keys, such as joinings default and share: weights do not tell them apart.
 """
 import argparse
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""A page on this machine to try models on images: drop one, move the score, compare models.
+"""Serve a local page to try models: drop an image, set the score threshold, compare models.
 
     python tools/demo.py mask_rcnn.onnx --images photos
     python tools/demo.py configs/quickstart/mask_rcnn.py DEFAULT.pth MPVG.pth --joining default mpvg
@@ -14,8 +14,8 @@ from lape_mm.runs.errors import exit_status
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('model', nargs='+',
-                        help='MODEL.onnx ..., or CONFIG CHECKPOINT ...; several are shown side by '
-                        'side')
+                        help='MODEL.onnx ..., or CONFIG CHECKPOINT ...; several models are shown '
+                        'side by side')
     parser.add_argument('--images', metavar='FOLDER', help='example images to choose from')
     parser.add_argument('--port', type=int, help='port of the page (default: first free from 7860)')
     parser.add_argument('--share', action='store_true',

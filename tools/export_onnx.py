@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Export a trained model to ONNX, compared with PyTorch on real images before it is written.
+"""Export a trained model to ONNX, if its outputs match those of PyTorch on real images.
 
     python tools/export_onnx.py configs/quickstart/upernet.py CHECKPOINT upernet.onnx
 """
@@ -15,12 +15,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('out', metavar='OUT.onnx', help='file to write')
-    arguments.add_size(parser, "of the file's input (default: that of the config's test pipeline)")
+    arguments.add_size(parser, "of the model's input (default: that of the config's test pipeline)")
     parser.add_argument('--images', metavar='FOLDER',
                         help='images for the comparison, and to calibrate --int8 static '
                         "(default: the config's test images)")
-    parser.add_argument('--int8', choices=['dynamic', 'static'], help='quantise the file: '
-                        'linear layers, or also convolutions, calibrated on 64 images')
+    parser.add_argument('--int8', choices=['dynamic', 'static'], help='dynamic '
+                        'quantises linear layers; static also convolutions, calibrated on 64 '
+                        'images')
     arguments.add_model(parser)
     arguments.add_trust(parser)
     return parser.parse_args(argv)

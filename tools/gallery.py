@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Lay the pictures of several tested models side by side on one page.
+"""Show several tested models' pictures side by side on one page.
 
     python tools/test.py CONFIG LAPE.pth --joining lape --show-dir pictures/lape
     python tools/test.py CONFIG MPVG.pth --joining mpvg --show-dir pictures/mpvg
@@ -14,11 +14,11 @@ from lape_mm.runs.errors import exit_status
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('folders', nargs='+', metavar='LABEL=FOLDER',
-                        help='folders that tools/test.py --show-dir wrote; for two, their '
-                        'difference is shown too')
-    parser.add_argument('--images', metavar='FOLDER', help='show the input images too')
+                        help='folders that tools/test.py --show-dir wrote; for two folders, '
+                        'also shows how their pictures differ')
+    parser.add_argument('--images', metavar='FOLDER', help='folder of input images to show too')
     parser.add_argument('--out', required=True, metavar='PAGE.html', help='file to write')
-    parser.add_argument('--most', type=int, default=24, help='show at most so many (default: 24)')
+    parser.add_argument('--most', type=int, default=24, help='most pictures to show (default: 24)')
     return parser.parse_args(argv)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Predict images, folders and videos; writes pictures and predictions.json.
+"""Predict on images, folders and videos; write pictures and predictions.json.
 
     python tools/predict.py mask_rcnn.onnx --inputs photos --out predictions
     python tools/predict.py configs/quickstart/mask_rcnn.py CHECKPOINT --inputs photo.jpg film.mp4

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Compare runs: a table of what their seeds reached, from the record.json of their work folders.
+"""Compare runs over seeds in a table, from the record.json files in their work folders.
 
     python tools/results.py work_dirs/deit-* --baseline default
 """

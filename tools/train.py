@@ -17,8 +17,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('config', help='config file, or mask_rcnn, upernet, segmenter or deit, '
                         'optionally with _small or _base')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-                        help='continue from a checkpoint; without a value, from the latest '
-                        'one in the work folder, if there is one')
+                        help='continue from CHECKPOINT; without a value, from the latest '
+                        'checkpoint in the work folder, if there is one')
     parser.add_argument('--amp', choices=['fp16', 'bf16'], help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help='scale the learning rate to the total batch size: images per process '
@@ -31,7 +31,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--act-checkpoint', action='store_true', help='gradient checkpointing: '
                         'saves memory, costs time')
     parser.add_argument('--write', metavar='FILE.py', help="only write the config with all options "
-                        "into one file, which OpenMMLab's own tools can read too")
+                        "into one file that OpenMMLab's own tools can read")
     arguments.add_common(parser)
     return parser.parse_args(argv)
 

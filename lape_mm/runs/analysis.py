@@ -59,7 +59,7 @@ def analyze(args: Namespace) -> None:
 
 
 def load_weights(model: nn.Module, checkpoint: str) -> str:
-    """Loads a checkpoint of the whole model or of its backbone; returns which it was."""
+    """Loads a whole model's or a backbone's checkpoint; returns text that says which it was."""
     try:
         content = check_fits(model, checkpoint)
     except RunError as whole:
@@ -100,7 +100,7 @@ def read_other(text: str, config: str) -> tuple[str, str | dict | None, str]:
 
 
 def setting(cfg: Config, name: str) -> str:
-    """An argument of the config's backbone as text; a dict as its settings."""
+    """A backbone argument of the config as text; a dict as ``key=value, ..``."""
     value = next(node for _, node in our_backbones(cfg)).get(name, 'default')
     return ', '.join(f'{key}={one}' for key, one in value.items()) \
         if isinstance(value, Mapping) else str(value)

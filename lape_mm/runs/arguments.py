@@ -45,12 +45,12 @@ def joining(text: str) -> str | dict:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds the options that edit a config."""
-    parser.add_argument('--backbone', metavar='NAME', help='use this backbone of lape_mm: '
-                        'vit_adapter_, deit_ or swin_ and an arch, such as vit_adapter_tiny; '
+    parser.add_argument('--backbone', metavar='NAME', help='replace the backbone with '
+                        'vit_adapter_ARCH, deit_ARCH or swin_ARCH, such as vit_adapter_tiny; '
                         'prints what changes')
     parser.add_argument('--joining', type=joining, help='how position embedding joins: a name, or '
-                        'settings such as "dict(last=0)"; sets every lape_mm backbone of the '
-                        'config, after --cfg-options')
+                        'settings such as "dict(last=0)"; applies to every lape_mm backbone of '
+                        'the config, after --cfg-options')
     parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, metavar='KEY=VALUE',
                         help='override settings of the config; index lists by number '
                         '(train_dataloader.dataset.pipeline.2.scale=(1024,256)), write dicts as in '
@@ -93,7 +93,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
                        "a detector's images; other sizes scale with it")
     group.add_argument('--batch', type=above_zero(int), metavar='N', help='images per process')
     group.add_argument('--lr', type=above_zero(float), metavar='RATE',
-                       help="learning rate (default: the recipe's, scaled to --data and --batch)")
+                       help="learning rate (default: the recipe's; --data and --batch scale it)")
     zero = group.add_mutually_exclusive_group()
     zero.add_argument('--ignore-index', type=int, metavar='ID',
                       help='id to ignore in label maps; 0 means --reduce-zero-label')
@@ -113,9 +113,9 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def add_demo(parser: argparse.ArgumentParser) -> None:
     """Adds the options of tools/predict.py and tools/demo.py."""
     parser.add_argument('--score', type=float, default=.3,
-                        help='show objects from this score, 0..1 (default: 0.3)')
+                        help='show objects with at least this score, 0..1 (default: 0.3)')
     parser.add_argument('--joining', type=joining, nargs='+',
-                        help="the checkpoints' joining: one for all, or one each")
+                        help="the checkpoints' joining: one for all, or one for each")
     add_trust(parser)
 
 

@@ -1,8 +1,8 @@
 """--backbone: replaces a config's backbone with one of ours, in any toolbox.
 
-The old backbone is run once without weights. The strides and channels of its maps decide which
-levels of ours replace them; then every setting that equals an old map's channels changes to the
-new map's. No config is treated by name.
+The old backbone is run without its weights. The strides of its maps decide which of our levels
+replace them. Then every channel setting of neck and heads that equals an old map's channels
+changes to the new map's. No config is special-cased by name.
 """
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def set_backbone(cfg: Config, name: str) -> None:
 
 
 class Replacement:
-    """One replacement; ``where`` and ``owner`` are path and dict of backbone, neck and heads."""
+    """Replaces a backbone. ``owner``: dict of backbone, neck and heads; ``where``: its path."""
 
     def __init__(self, cfg: Config, encoder: Any, arch: str):
         self.cfg, self.encoder, self.arch, self.scope = cfg, encoder, arch, cfg.default_scope
@@ -68,7 +68,7 @@ class Replacement:
         self.owner: Any = lookup(cfg, self.where)
 
     def carry_out(self) -> None:
-        """Replaces the backbone, and the channels of neck and heads; Unfit names a bad part."""
+        """Replaces the backbone and adapts the channels of neck and heads; Unfit if that fails."""
         self.refuse()
         if self.cfg.get('load_from'):
             self.cfg.load_from = None
@@ -131,7 +131,7 @@ class Replacement:
         return found[1]
 
     def neck_maps(self, maps: list[Map]) -> list[Map]:
-        """The neck's maps; the given ones without a neck, none if it needs more than maps."""
+        """The maps after the neck: ``maps`` without a neck, [] if the neck needs more than maps."""
         if not self.owner.get('neck'):
             return maps
         neck = build(self.owner.neck, what := f'{self.where}.neck').eval()
@@ -141,7 +141,7 @@ class Replacement:
             return []
 
     def place(self, old: list[Map]) -> list[Map]:
-        """Sets the new backbone, with one level per old map; returns its maps."""
+        """Sets the new backbone, with one level per old map; returns the new backbone's maps."""
         node = ConfigDict(type=f'lape_mm.{self.kind}', arch=self.arch, joining='default',
                           drop_path_rate=DROP_PATH.get(self.arch.split('_')[-1], .1))
         if self.scope != 'mmpretrain':
@@ -164,7 +164,7 @@ class Replacement:
         off = self.scope == 'mmdet' and any(abs(one - at) > .3 for one, at in zip(exact, levels))
         if self.kind == 'DeiT':
             if off or len({*levels}) > 2 or self.scope == 'mmdet' and {*levels} != {2}:
-                raise Unfit(f'{self.where} takes maps of strides {strides}, and DeiT has 16 alone: '
+                raise Unfit(f'{self.where} takes maps of strides {strides}, and DeiT only has 16: '
                             'use vit_adapter_tiny')
             return tuple(self.encoder.depth * number // len(old) - 1
                          for number in range(1, len(old) + 1))
@@ -203,7 +203,7 @@ class Replacement:
 
 
 def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
-    """Replaces the old maps' channels in a neck or head with the new maps'."""
+    """Returns a neck or head with the old maps' channels replaced by the new maps'."""
     before, after = [one.channels for one in old], [one.channels for one in new]
     if before == after:
         return node
@@ -213,7 +213,7 @@ def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
     part: Any
     for path, part in [('', first)] if neck else walk({name: node}):
         wide, read = part.get('out_channels'), part.get('in_channels')
-        # RoI extractors, and necks that hand the first maps on
+        # RoI extractors, and necks that pass their first maps through
         if path.endswith('roi_extractor') or neck and isinstance(wide, (list, tuple)) \
                 and wide[:len(before)] == read:
             part.out_channels = replaced(wide, before, after, None)
@@ -229,7 +229,7 @@ def follow(node: Any, old: list[Map], new: list[Map], name: str) -> Any:
 
 
 def replaced(value: Any, before: list[int], after: list[int], index: Any) -> Any:
-    """Channels after the change; values that are no old map's stay. ``index``: the maps read."""
+    """Returns ``value`` with old maps' channels replaced. ``index``: the maps read, if known."""
     table = dict(zip(before, after))
     if not isinstance(value, (list, tuple)):
         if isinstance(index, int):
@@ -257,7 +257,7 @@ def set_normalisation(cfg: Config, arch: str) -> None:
 
 
 def set_optimizer(cfg: Config) -> None:
-    """Sets AdamW with layer-wise decay; an AdamW keeps its settings; so does the wrapper."""
+    """Sets AdamW with layer-wise decay; keeps the settings of an existing AdamW and the wrapper."""
     wrapper: Any = cfg.get('optim_wrapper')
     if not wrapper:
         return  # a tracker that is only tested

@@ -25,9 +25,9 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
                 edit: Callable[[Config], None] | None = None) -> Config:
     """Reads a config and applies --backbone, `edit`, --cfg-options, --joining, --work-dir.
 
-    ``path`` is a file, or ``PACKAGE::`` and a config that the package ships; ``edit`` changes the
-    config in place. RunError if one is bad, or the toolbox is not installed. Prints what --backbone
-    changes, one line "key: was -> is" each.
+    ``path`` is a file, or ``PACKAGE::CONFIG`` for a config that a package ships. ``edit`` changes
+    the config in place. RunError if the config or an option is bad, or the toolbox is not
+    installed. With --backbone, prints a line "key: was -> is" for each changed setting.
     """
     package, shipped_one, name = path.partition('::')
     if shipped_one:
@@ -56,7 +56,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
     merge_options(cfg, options or {})
     if joining is not None:
         try:
-            build_joining(joining, depth=1000)  # of any model: building this one takes longer
+            build_joining(joining, depth=1000)  # above any model's: building this one takes longer
         except ValueError as error:
             raise RunError(f'--joining: {error}') from error
         set_backbones(cfg, '--joining', joining=joining)
@@ -70,7 +70,7 @@ def load_config(path: str, *, options: Mapping | None = None, backbone: str | No
 
 
 def configs_of(package: str) -> Path:
-    """The folder of a package's configs. mmengine's own search installs upstream over a fork."""
+    """The folder of a package's configs. mmengine's search would install upstream over a fork."""
     if package == 'lape_mm':
         return shipped('configs')
     if package not in TOOLBOXES:
@@ -83,7 +83,7 @@ def configs_of(package: str) -> Path:
 
 
 def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
-    """Every value below a dict or list with its dotted path, outer before inner."""
+    """Yields each value inside a dict or list with its dotted path, outer values first."""
     if path:
         yield path, node
     children = node.items() if isinstance(node, Mapping) else enumerate(
@@ -93,12 +93,12 @@ def entries(node, path: str = '') -> Iterator[tuple[str, Any]]:
 
 
 def walk(node) -> Iterator[tuple[str, MutableMapping]]:
-    """Every dict of a config with its dotted path, outer before inner."""
+    """Yields each dict of a config with its dotted path, outer dicts first."""
     return ((path, one) for path, one in entries(node) if isinstance(one, MutableMapping))
 
 
 def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
-    """The dicts of a config that build an encoder with a joining."""
+    """Yields path and dict of each lape_mm backbone in a config."""
     MODELS.import_from_location()
     names = {name for name, cls in MODELS.module_dict.items()
              if 'joining' in signature(cls).parameters}
@@ -109,7 +109,7 @@ def our_backbones(cfg: Config) -> Iterator[tuple[str, MutableMapping]]:
 
 
 def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
-    """Changes settings of every backbone of ours, in place."""
+    """Changes settings of every lape_mm backbone, in place; RunError if there is none."""
     found = [node for _, node in our_backbones(cfg)]
     for node in found:
         node.update(settings)
@@ -118,7 +118,7 @@ def set_backbones(cfg: Config, option: str, **settings: Any) -> None:
 
 
 def merge_options(cfg: Config, options: Mapping) -> None:
-    """Merges --cfg-options; a dict replaces a joining or a name, ``LIST.N.type`` appends one."""
+    """Merges --cfg-options. A dict replaces a joining or name; ``LIST.N.type`` may add an entry."""
     for key, value in options.items():
         where, _, entry = key.removesuffix('.type').rpartition('.')
         entries = lookup(cfg, where)
@@ -144,7 +144,7 @@ def settle_loaders(cfg: Config) -> None:
 
 
 def lookup(cfg: Config, key: str):
-    """The value at a dotted key; None if the config has none."""
+    """The value at a dotted key; None if it is not set."""
     return dict(entries(dict(cfg.items()))).get(key)
 
 
@@ -161,7 +161,7 @@ def write_config(cfg: Config, path: str, work_dir: str | None = None) -> None:
 
 
 def changes(old: Any, new: Any, path: str = '') -> Iterator[str]:
-    """A line "key: was -> is" for each changed setting; a changed ``type`` shows its whole dict."""
+    """Yields "key: was -> is" for each changed setting, or for a dict whose ``type`` changed."""
     if old == new:
         return
     if isinstance(old, Mapping) and isinstance(new, Mapping) and (

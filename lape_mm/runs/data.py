@@ -35,7 +35,7 @@ TIMES = ('begin', 'end', 'milestones', 'T_max', 'switch_epoch', 'num_last_epochs
 
 
 def recipe(name: str) -> str:
-    """The config of a short name such as ``mask_rcnn_small``; any other name as it is."""
+    """The config of a short name such as ``mask_rcnn_small``; other names stay as they are."""
     if '/' in name or '::' in name or os.path.exists(name):
         return name
     stem, _, size = name.rpartition('_')
@@ -61,7 +61,7 @@ def settle(args: Namespace) -> None:
 
 
 def edit(cfg: Config, args: Namespace) -> None:
-    """Applies the options of `OPTIONS` to a freshly read config; RunError where it cannot."""
+    """Applies the options in `OPTIONS` to a freshly read config; RunError if one does not fit."""
     notes: list[str] = []
     images, epochs, side = 0, args.epochs, args.img_size
     if args.data:
@@ -94,7 +94,7 @@ def edit(cfg: Config, args: Namespace) -> None:
 
 
 def read_data(cfg: Config, args: Namespace) -> Data:
-    """The folder's data for the config's toolbox; with --dry, a few images of it."""
+    """Reads the folder of --data for the config's toolbox; with --dry, only a few images."""
     scope = cfg.get('default_scope')
     if scope not in DRY or not all(cfg.get(name) for name in ('model', *LOADERS)):
         raise RunError(f'--data: the config needs a default_scope of {", ".join(DRY)}, a model, '
@@ -110,12 +110,12 @@ def read_data(cfg: Config, args: Namespace) -> Data:
         for part, count in ((data.train, 8), (data.val, 4)):
             few = [sample for sample in part if sample.objects] or part
             part[:] = few[::-(-len(few) // count)]
-        data.notes.append(f'--dry takes {len(data.train)} and {len(data.val)} of them')
+        data.notes.append(f'--dry: {len(data.train)} training, {len(data.val)} validation images')
     return data
 
 
 def set_data(cfg: Config, data: Data, args: Namespace) -> None:
-    """Points loaders, heads and evaluators of a config at a folder's data."""
+    """Adapts a config's loaders, heads and evaluators to a folder's data."""
     cfg.pop('scenes', None)
     cfg.data_root = str(data.root)
     scope, count = cfg.default_scope, len(data.classes)
@@ -201,7 +201,7 @@ def set_classes(cfg: Config, count: int) -> None:
 
 
 def fitting(topk: Any, count: int) -> tuple[int, ...]:
-    """The values of topk below the number of classes."""
+    """The values of topk below the number of classes, or (1,) if there are none."""
     return tuple(rank for rank in to_ntuple(1)(topk) if rank < count) or (1, )
 
 
@@ -311,7 +311,7 @@ def set_epochs(cfg: Config, epochs: int | None, per_epoch: int, notes: list[str]
         span = node.get('end', math.inf) - node.get('begin', 0)
         if node.get('convert_to_iter_based'):
             span *= per_epoch or math.inf
-        warms = {'start_factor', 'factor'} & node.keys()  # mmengine stays in one of a single step
+        warms = {'start_factor', 'factor'} & node.keys()  # mmengine never leaves a one-step warm-up
         if span > (1 if warms else 0):
             kept.append(node)
     cfg.param_scheduler = kept

@@ -28,7 +28,7 @@ DRAWS = {'mmdet': ('DetVisualizationHook', 'draw'), 'mmseg': ('SegVisualizationH
 
 
 def draw_tested(cfg: Config, folder: str) -> None:
-    """Makes a test draw every image into a folder, ground truth beside or below the prediction."""
+    """Makes a test draw all images into a folder, ground truth left of or above the prediction."""
     folder, (kind, switch) = os.path.abspath(folder), DRAWS[cfg.default_scope]
     hooks = cfg.setdefault('default_hooks', ConfigDict())
     hook = hooks.setdefault('visualization', ConfigDict(type=kind))
@@ -65,7 +65,7 @@ def draw_truth(runner: Runner) -> str:
 
 
 def draw(visualizer: Any, image: np.ndarray, sample: BaseDataElement, **options) -> np.ndarray:
-    """Ground truth and prediction of an image, (H, W, 3), BGR, uint8, in a picture of that kind."""
+    """Draws truth and prediction of an image; image and result are (H, W, 3), BGR, uint8."""
     rgb = np.ascontiguousarray(image[..., ::-1])
     with TemporaryDirectory() as folder:
         out = f'{folder}/drawn.png'
@@ -78,7 +78,7 @@ def draw(visualizer: Any, image: np.ndarray, sample: BaseDataElement, **options)
 
 def draw_large(add: Callable, name: str, image: np.ndarray, data_sample: BaseDataElement, *args,
                **kwargs) -> None:
-    """Enlarges a small image, (H, W, 3), and its sample for ``add_datasample`` of a visualizer."""
+    """Calls ``add`` (``add_datasample``) with a small image (H, W, 3) and its sample enlarged."""
     factor = max(1, math.ceil(LEAST_SIDE / min(image.shape[:2])))
     image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
     add(name, image, enlarge(data_sample, factor), *args, **kwargs)

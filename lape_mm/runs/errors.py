@@ -8,7 +8,7 @@ from lape_mm.requirements import install_hint, missing
 
 
 class RunError(Exception):
-    """A run cannot start, or had to stop: one line per problem, and the tool's exit status.
+    """A run cannot start, or had to stop. Holds one line per problem, and the exit status.
 
     ``own``: only this process of a distributed run has the problem, and prints it.
     """
@@ -20,12 +20,12 @@ class RunError(Exception):
 
 
 def rank() -> int:
-    """This process's rank among those of a launcher; 0 for the first or only one."""
+    """This process's rank in a launched run; 0 for the first or only process."""
     return int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')))
 
 
 class Report:
-    """Problems of a config, one line each with all places that share it, and warnings."""
+    """Collects problems of a config (one line each, with all its places) and warnings."""
 
     def __init__(self, cfg: Any):
         self.cfg, self.scope = cfg, cfg.get('default_scope')  # where types are looked up
@@ -33,7 +33,7 @@ class Report:
         self.warnings: list[str] = []
 
     def add(self, where: str, text: str, remedy: str = '') -> None:
-        """Adds a problem; a word with ``{where}`` in its remedy is repeated for each place."""
+        """Adds a problem. In ``remedy``, a word with ``{where}`` is repeated for each place."""
         self.found.setdefault((text, remedy), {})[where] = None
 
     def warn(self, where: str, text: str) -> None:
@@ -59,7 +59,7 @@ class Report:
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Calls ``run``; returns 0, or a RunError's status after printing an ``error: ..`` per line."""
+    """Calls ``run`` and returns 0; on RunError, prints its problems and returns its status."""
     try:
         if missing('mmengine'):
             raise RunError(install_hint('mmengine'))

@@ -65,7 +65,7 @@ def export(args: Namespace) -> None:
 
 
 def load_trained(cfg: Config, checkpoint: str) -> tuple[nn.Module, list[str]]:
-    """A config's model with the weights of a checkpoint, and the names of its classes."""
+    """A config's model with a checkpoint's weights, and the checkpoint's class names."""
     model = build_model(cfg).eval()
     content = check_fits(model, checkpoint)
     model.load_state_dict(unwrap(content))
@@ -73,9 +73,9 @@ def load_trained(cfg: Config, checkpoint: str) -> tuple[nn.Module, list[str]]:
 
 
 def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
-    """The size (h, w) of the model's input or sliding window, if the config has one, and metadata.
+    """Returns the size (h, w) of the model's input or sliding window, or None, and metadata.
 
-    That is how the test pipeline prepares an image, for `lape_mm.runtime`: ``channels``,
+    The metadata tells `lape_mm.runtime` how the test pipeline prepares an image: ``channels``,
     ``keep_ratio``, ``interpolation``; for classifiers ``crop_pct`` (cropped side / resized side),
     for segmenters ``scale`` (h, w) and ``stride``, for detectors ``mask_threshold``.
     """
@@ -104,7 +104,7 @@ def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:
 
 
 def pair(size: Any) -> tuple[int, int] | None:
-    """A side, or a pair of sides, as a pair; None for nothing."""
+    """A side, or a pair of sides, as a pair; None if ``size`` is empty."""
     return (size, size) if isinstance(size, int) else (size[0], size[1]) if size else None
 
 

@@ -21,12 +21,12 @@ NOTICED = 8  # of 255 levels: smaller differences may be JPEG artefacts
 
 
 def gallery(args: Namespace) -> None:
-    """Writes the page and prints where it is."""
+    """Writes the page of tools/gallery.py and prints its path."""
     found: dict[str, dict[str, Path]] = {}
     for text in args.folders:
         label, _, folder = text.partition('=')
         if not folder or label in found:
-            raise RunError(f'{text}: expected LABEL=FOLDER, and no LABEL twice')
+            raise RunError(f'{text}: expected LABEL=FOLDER, with each LABEL once')
         found[label] = {path.name: path for path in find_images(folder)}
     names = sorted(set.intersection(*map(set, found.values())))
     if not names:
@@ -53,7 +53,7 @@ def gallery(args: Namespace) -> None:
 
 
 def input_of(name: str, inputs: Iterable[Path]) -> Path | None:
-    """The input of a drawing: IMAGE.jpg for IMAGE.jpg, IMAGE_7.png or test_IMAGE.jpg_7.png."""
+    """The input image of a drawing: a.jpg for the drawings a.jpg, a_7.png and test_a.jpg_7.png."""
     fitting = [path for path in inputs if name.startswith(tuple(
         f'{part}{path.stem}{end}' for part in ('', 'test_', 'val_') for end in '._'))]
     return max(fitting, key=lambda path: len(path.stem), default=None)

@@ -1,4 +1,4 @@
-"""Loads the images of a folder as the model of a config receives them."""
+"""Loads a folder's images as a config's model receives them."""
 from __future__ import annotations
 
 import base64
@@ -25,7 +25,7 @@ SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
 
 
 def find_images(folder: str, most: int | None = None) -> list[Path]:
-    """The first images below a folder, one of each subfolder in turn; RunError without any."""
+    """Up to ``most`` images below a folder, one of each subfolder in turn; RunError without any."""
     paths = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise RunError(f'{folder}: holds no image ({", ".join(SUFFIXES)})')
@@ -44,7 +44,7 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def test_steps(cfg: Config) -> tuple[list[Mapping], bool]:
-    """The steps of the config's test pipeline that need only an image, and whether it is BGR.
+    """Those steps of the test pipeline that need only an image, and whether the image is BGR.
 
     OpenMMLab loads BGR; a data set of arrays (CIFAR-100) has RGB.
     """
@@ -89,9 +89,9 @@ def turns_channels(cfg: Config) -> bool:
 
 def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[int, int]) \
         -> tuple[list[Tensor], list[np.ndarray]]:
-    """Images as the backbone receives them, (3, h, w), and as pictures, (h, w, 3), 0..1, RGB.
+    """Images (3, h, w) as the backbone receives them, and as RGB pictures (h, w, 3), 0..1.
 
-    All are resized to ``size``, (h, w) in pixels, so that maps can be averaged.
+    All are resized to ``size`` (h, w), in pixels, so that maps can be averaged.
     """
     steps, bgr = test_steps(cfg)
     mean, std, turned = normalisation(model.data_preprocessor)
@@ -108,7 +108,7 @@ def load_images(cfg: Config, model: nn.Module, paths: list[Path], size: tuple[in
 
 
 def fit(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resizes (channels, H, W) of any type to (channels, *size) in float32."""
+    """Resizes an image (channels, H, W) of any dtype to (channels, *size) in float32."""
     if tuple(image.shape[-2:]) == tuple(size):
         return image.float()
     return F.interpolate(image[None].float(), size=size, mode='bilinear', align_corners=False,

@@ -42,7 +42,7 @@ def check_fits(model: nn.Module, checkpoint: str) -> dict:
 
 
 def check_tested(runner: Runner, checkpoint: str) -> None:
-    """Raises RunError unless a checkpoint fits the model, and its classes the data."""
+    """Raises RunError unless a checkpoint fits the model, and its classes match the data's."""
     content = check_fits(runner.model, checkpoint)
     data = getattr(runner.test_loop.dataloader.dataset, 'metainfo', None) or {}
     for metainfo in data if isinstance(data, (list, tuple)) else [data]:  # of joined data sets
@@ -50,9 +50,9 @@ def check_tested(runner: Runner, checkpoint: str) -> None:
 
 
 def check_classes(content: Mapping, tested: Sequence[str]) -> None:
-    """Rejects a checkpoint of other labels for the same names: right would count as wrong.
+    """Rejects a checkpoint whose labels mean other classes: right answers would count as wrong.
 
-    A name that only one side has counts as another spelling. One name may have several labels, as
+    A name on only one side is taken for another spelling. One name may have several labels, as
     ImageNet's cranes do.
     """
     meta = dataset_meta(content).get('classes')
@@ -66,9 +66,9 @@ def check_classes(content: Mapping, tested: Sequence[str]) -> None:
 
 
 class FittingWeightsHook(Hook):
-    """Stops a run whose checkpoint does not fit; mmengine would load a part of it.
+    """Stops a run whose checkpoint does not fit; mmengine would load the part that fits.
 
-    A resumed run needs all weights; ``load_from`` uses those that fit, at least one.
+    A resumed run needs all weights; ``load_from`` needs at least one that fits.
     """
 
     priority = 'VERY_HIGH'  # before the weights are copied anywhere

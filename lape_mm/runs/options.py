@@ -35,7 +35,7 @@ def apply_options(cfg: Config, args: Namespace) -> None:
 
 
 def set_amp(cfg: Config, kind: str) -> None:
-    """Turns on 'fp16' (mmengine's wrapper) or 'bf16' (ours, which also works on the CPU)."""
+    """Turns on mixed precision: 'fp16' (mmengine's) or 'bf16' (ours, also for the CPU)."""
     wrapper = cfg.optim_wrapper
     if (present := wrapper.get('type', 'OptimWrapper')) not in WRAPPERS:
         raise RunError(f'--amp {kind} cannot change optim_wrapper.type={present!r}: expected one '
@@ -59,7 +59,7 @@ def set_auto_scale_lr(cfg: Config) -> None:
 
 
 def set_ema(cfg: Config) -> None:
-    """Adds mmengine's EMAHook, which validates with averaged weights, unless there is one."""
+    """Adds mmengine's EMAHook (validates with averaged weights), unless the config has one."""
     hooks = cfg.get('custom_hooks') or []
     if not any(str(hook.get('type')).endswith('EMAHook') for hook in hooks):
         cfg.custom_hooks = [*hooks, dict(type='EMAHook', momentum=.0002, update_buffers=True)]
@@ -76,7 +76,7 @@ def set_strict_data(cfg: Config) -> None:
 
 
 def set_tta(cfg: Config) -> None:
-    """Makes a test average over flips and scales, the config's own or `augmented` by `RATIOS`."""
+    """Makes a test average over flips and scales: the config's ``tta_pipeline``, or `RATIOS`."""
     scope, dataset = cfg.default_scope, cfg.test_dataloader.dataset
     parts = {**cfg.model, **(cfg.model.get('roi_head') or {})}
     if scope == 'mmdet' and parts.get('mask_head'):

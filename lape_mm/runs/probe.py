@@ -32,11 +32,11 @@ class Map(NamedTuple):
 
 
 class Unfit(ValueError):
-    """A part of a config cannot be built or run, or take other maps; the message names it."""
+    """A part of a config cannot be built, run or given other maps; the message names it."""
 
 
 class WithoutValues(TorchFunctionMode):
-    """Creates weights, but not ranges (modules read drop rates from them), on the meta device."""
+    """Creates weights on the meta device, but not ranges: modules read drop rates from them."""
 
     MAKE = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 
@@ -83,10 +83,10 @@ def build(node: Any, what: str) -> nn.Module:
 
 def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE, *,
             values: bool = True) -> list[Map]:
-    """Channels and strides of a part's outputs; Unfit without them.
+    """Channels and strides of a part's outputs; Unfit if it fails or returns no maps.
 
-    ``given``: images or maps on the meta device; ``side``: of the images, in pixels; ``values``:
-    repeat what fails there with zeros on the CPU, which may take minutes.
+    ``given``: images or maps on the meta device. ``side``: the images' side in pixels. ``values``:
+    if the part fails on meta, run it with zeros on the CPU, which may take minutes.
     """
     try:
         with torch.no_grad():
@@ -110,12 +110,12 @@ def outputs(part: nn.Module, given: Any, what: str, side: int = SIDE, *,
 
 
 def images(side: int = SIDE) -> Tensor:
-    """(2, 3, H, W) on the meta device."""
+    """Two square images (2, 3, side, side) on the meta device."""
     return torch.empty(2, 3, side, side, device='meta')
 
 
 def tensors(maps: list[Map]) -> tuple[Tensor, ...]:
-    """Meta tensors (2, C, h, w) of these channels and strides."""
+    """Meta tensors (2, C, h, w) with the channels and strides of ``maps``."""
     sides = [round(SIDE / (one.stride or SIDE)) for one in maps]
     return tuple(torch.empty(2, one.channels, side, side, device='meta')
                  for one, side in zip(maps, sides))

@@ -22,22 +22,22 @@ from lape_mm.analysis.page import page
 from .drawing import draw
 from .images import jpeg, read_image
 
-SHOWN = 6  # images, best and worst each
+SHOWN = 6  # best images, and as many worst ones
 SIDE = 900  # pixels of a picture's longer side, at most
-POINTS = 400  # of a curve, each the mean of its iterations
-LEAST_SCORE, LEAST_IOU = .3, .5  # of a box that counts, and of a match
+POINTS = 400  # on a curve, each the mean of several iterations
+LEAST_SCORE, LEAST_IOU = .3, .5  # for a box to count, and to match
 NAMED = 40  # with more classes, the matrix has no names
 BACKGROUND = 'background'
 MEANINGS = {
-    'mmdet': f'By F1 of the boxes: score from {LEAST_SCORE}, IoU from {LEAST_IOU}, equal class.',
+    'mmdet': f'By F1 of boxes: score at least {LEAST_SCORE}, IoU at least {LEAST_IOU}, same class.',
     'mmseg': 'By the mean IoU of the classes in the image.',
     'mmpretrain': 'By the probability of the true class.'}
 
 
 def judge(sample: Any, classes: int) -> tuple[float, Tensor] | None:
-    """An image's score, 0..1, and its confusions, (classes + 1, classes + 1); None without truth.
+    """Returns an image's score (0..1) and its confusion matrix; None without ground truth.
 
-    Rows are the truth, columns the prediction; the last row and column are the background.
+    Rows are true classes, columns predicted ones, both with the background last: classes + 1.
     """
     matrix = torch.zeros(classes + 1, classes + 1, dtype=torch.int64)
     if 'pred_sem_seg' in sample and 'gt_sem_seg' in sample:
@@ -58,7 +58,7 @@ def judge(sample: Any, classes: int) -> tuple[float, Tensor] | None:
 
 
 def judge_boxes(truth: Any, found: Any, matrix: Tensor) -> tuple[float, Tensor]:
-    """`judge` for boxes: by falling score, each takes the free truth with the highest IoU."""
+    """`judge` for boxes: highest score first, each takes the free true box of highest IoU."""
     found = found[found.scores >= LEAST_SCORE]
     found = found[found.scores.argsort(descending=True)].cpu()
     boxes: Tensor = getattr(truth.bboxes, 'tensor', truth.bboxes).cpu()
@@ -147,7 +147,7 @@ class ReportHook(Hook):
 
 
 def confusions(matrix: Tensor, classes: Sequence[str]) -> list[tuple[str, int]]:
-    """The ten largest off-diagonal cells: truth and prediction, count."""
+    """The ten most frequent confusions: pairs of 'truth → prediction' and count."""
     names, size = [*classes, BACKGROUND], len(matrix)
     counts, cells = matrix.clone().fill_diagonal_(0).flatten().topk(min(10, size ** 2))
     return [(f'{names[cell // size]} → {names[cell % size]}', count)
@@ -155,7 +155,7 @@ def confusions(matrix: Tensor, classes: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
-    """A section with panels for the loss and each group of metrics; none without a loss.
+    """A report section with plots of the loss and of each metric group; [] without a loss.
 
     ``scalars`` are mmengine's histories, which checkpoints keep: ``train/loss``, ``val/METRIC``.
     """
@@ -183,7 +183,7 @@ def draw_curves(scalars: Mapping[str, Any], iterations: int) -> list[dict]:
 
 
 def draw_matrix(matrix: Tensor, classes: Sequence[str]) -> list[dict]:
-    """A section with the confusion matrix of objects, pixels or images; none without any."""
+    """A report section with the confusion matrix; [] if nothing was counted."""
     from matplotlib.figure import Figure
     if not matrix.any():
         return []
@@ -203,7 +203,7 @@ def draw_matrix(matrix: Tensor, classes: Sequence[str]) -> list[dict]:
 
 
 def png(figure: Any) -> str:
-    """A figure of matplotlib as PNG in base64."""
+    """A matplotlib figure as base64-encoded PNG."""
     file = BytesIO()
     figure.savefig(file, format='png', dpi=150)
     return base64.b64encode(file.getvalue()).decode()

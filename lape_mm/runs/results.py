@@ -17,7 +17,7 @@ KEYS = ('config', 'overrides', 'seed', 'metrics', 'finished', 'fingerprint', 'ma
 
 
 def read_records(folders: Iterable[str | Path]) -> list[dict]:
-    """All records below folders: work folders' ``record.json``, or a ledger's files."""
+    """Reads all records below folders: each ``record.json``, or else the ``*.json`` of a ledger."""
     found: list[Path] = []
     for folder in map(Path, folders):
         paths = [folder] if folder.is_file() else (
@@ -30,7 +30,7 @@ def read_records(folders: Iterable[str | Path]) -> list[dict]:
 
 
 def read_record(path: Path) -> dict:
-    """One record of a `RunRecordHook`, with its ``path``; RunError if it is not one."""
+    """Reads a `RunRecordHook`'s file and adds its ``path``; RunError if it is no record."""
     try:
         record = json.loads(path.read_text())
         if lacking := [name for name in KEYS if name not in record]:
@@ -63,7 +63,7 @@ def figure(record: Mapping, metric: str) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in their seed: seed -> metric, and its difference to a baseline's."""
+    """Runs that differ only in seed: each seed's metric, and its difference from the baseline's."""
 
     label: str
     by_seed: dict[int, float]
@@ -73,7 +73,7 @@ class Row:
 
 def compare(labels: Sequence[str], records: Sequence[Mapping], metric: str, *,
             baseline: str | Mapping[str, str] | None = None) -> list[Row]:
-    """One row per label of finished runs, in their order, against one baseline or each its own."""
+    """One row per label of finished runs, in order. ``baseline``: one for all, or one per label."""
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, str] = {}
     for label, record in zip(labels, records):
@@ -137,7 +137,7 @@ def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:
 
 
 def origin(records: Sequence[Mapping]) -> str:
-    """A sentence on the figures' origin: machines, versions, commits, dates and hours."""
+    """A sentence on where results come from: machines, versions, commits, dates and hours."""
     def several(values: Iterable) -> str:
         return ', '.join(dict.fromkeys(map(str, values)))
     ended = [record for record in records if record['finished']]

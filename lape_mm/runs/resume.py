@@ -33,9 +33,9 @@ def set_resume(cfg: Config, resume: str) -> None:
 
 @master_only
 def note_start(runner: Runner, resume: str | None) -> None:
-    """Notes the run's log folder: `newest_checkpoint` only takes checkpoints of those in the list.
+    """Lists the run's log folder. `newest_checkpoint` only considers checkpoints of listed runs.
 
-    A new run starts a new list. One that resumes from a path deletes it: all checkpoints count.
+    A new run starts a new list. A run that resumes from a path deletes it: all checkpoints count.
     """
     logs = Path(runner.work_dir, LOGS)
     if not resume:
@@ -53,9 +53,9 @@ def note_start(runner: Runner, resume: str | None) -> None:
 
 
 def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
-    """The latest valid checkpoint of a folder's run, and a line for each that cannot be used.
+    """The latest valid checkpoint of a folder's run, and a line for each unusable checkpoint.
 
-    The checkpoint holds its time, as copying changes a file's own; without one it is the oldest.
+    Checkpoints store their time, because copying changes a file's; one without counts as oldest.
     mmengine's ``last_checkpoint`` may name a damaged file.
     """
     logs = Path(work_dir, LOGS)
@@ -78,7 +78,7 @@ def newest_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:
 
 
 def checkpoints(work_dir: str) -> list[Path]:
-    """The checkpoints, damaged ones included, of a folder and of the hook's ``out_dir``."""
+    """The checkpoints, even damaged ones, in a work folder and in the checkpoint hook's folder."""
     folder, pointer = Path(work_dir), Path(work_dir, 'last_checkpoint')
     last = Path(pointer.read_text().strip() or pointer) if pointer.is_file() else pointer
     folders = {last.resolve().parent: last.parent, folder.resolve(): folder}
@@ -87,7 +87,7 @@ def checkpoints(work_dir: str) -> list[Path]:
 
 
 def written(path: Path, own: tuple[str, ...]) -> tuple[str, int]:
-    """A checkpoint's time, or '', and iteration; CheckpointError if it is no resumable one."""
+    """A checkpoint's time ('' if unknown) and iteration; CheckpointError if not resumable."""
     content = read_checkpoint(path, weights=False)
     meta = content.get('meta')
     if not isinstance(meta, Mapping) or not isinstance(meta.get('iter'), int) \

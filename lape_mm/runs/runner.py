@@ -19,7 +19,7 @@ class CheckedRunner(Runner):
     """mmengine's Runner for any toolbox; each method says how it differs."""
 
     def load_or_resume(self) -> None:
-        """Loads ``load_from``; CheckpointError, which names the file, if it cannot be used."""
+        """Loads ``load_from``; CheckpointError with the file's name if it cannot be used."""
         with named(self.cfg.load_from or 'load_from'):
             try:
                 super().load_or_resume()

@@ -33,7 +33,7 @@ from .runner import CheckedRunner
 
 
 def train(args: Namespace) -> None:
-    """What tools/train.py does with its arguments; ``resume`` is None, 'auto' or a path."""
+    """Trains as tools/train.py does; ``args.resume`` is None, 'auto' or a path."""
     cfg = read_config(args)
     apply_options(cfg, args)
     if getattr(args, 'write', None):
@@ -66,7 +66,7 @@ def train(args: Namespace) -> None:
 
 
 def test(args: Namespace) -> None:
-    """What tools/test.py does with its arguments."""
+    """Evaluates a checkpoint as tools/test.py does."""
     cfg = read_config(args)
     if getattr(args, 'tta', False):
         set_tta(cfg)
@@ -86,7 +86,7 @@ def test(args: Namespace) -> None:
 
 
 def read_config(args: Namespace) -> Config:
-    """Reads the config and applies the options that all tools share."""
+    """Reads the config and applies the options that training and testing share."""
     apply_trust(args)
     changes = any(getattr(args, name, None) is not None for name in data.OPTIONS)
     if changes:
@@ -110,7 +110,7 @@ def build_runner(cfg: Config, mode: str) -> Runner:
     runner = CheckedRunner.from_cfg(cfg)
     runner.register_hook(FittingWeightsHook())
     runner.register_hook(ReportHook())
-    # a line or two a parameter, which the log file keeps
+    # a line or two per parameter; the log file keeps them
     runner.logger.handlers[0].addFilter(lambda record: 'paramwise_options' not in str(record.msg))
     runner.logger.info(f"mmcv's operators: {versions().get('mmcv operators')}")
     return runner
@@ -127,7 +127,7 @@ def draw_scenes(cfg: Config) -> None:
 
 
 def settle_distributed(cfg: Config) -> None:
-    """Sets a config up for several processes on the CPU, where torch synchronises no BatchNorm."""
+    """Sets up a config for several CPU processes, where torch cannot synchronise BatchNorm."""
     if cfg.get('launcher', 'none') == 'none' or torch.cuda.is_available():
         return
     if cfg.launcher != 'pytorch' or 'WORLD_SIZE' not in os.environ:
@@ -142,7 +142,7 @@ def settle_distributed(cfg: Config) -> None:
 
 
 class DumpLabelMaps(DumpResults):
-    """Dumps ``img_path`` and ``pred_sem_seg``, (H, W), without 200 MB of logits an image."""
+    """Dumps ``img_path`` and ``pred_sem_seg`` (H, W), not the logits of 200 MB per image."""
 
     def process(self, data_batch, predictions) -> None:
         for prediction in predictions:
@@ -164,7 +164,7 @@ def dump_metric(scope: str, path: str) -> BaseMetric:
 
 @master_only
 def print_closing(runner: Runner, metrics: Mapping, checkpoint: str, folder: str) -> None:
-    """Prints a run's closing lines; its pictures are in ``folder``."""
+    """Prints a run's closing lines; ``folder`` holds the run's pictures."""
     shown = ', '.join(f'{name} {float(value):.4g}' for name, value in metrics.items()
                       if isinstance(value, Real))
     print(f'metrics:     {shown or "none: no evaluation has run"}')

@@ -160,7 +160,7 @@ VALUES = [
     ('deit', "model = dict(head=dict(num_classes='6'))", "model.head: num_classes='6'"),
     ('deit', 'model.head.in_channels=192', 'model.head: in_channels=192 gives 96'),
     ('mask_rcnn', 'model.neck.in_channels=[96,96,96,192]', 'model.neck: in_channels=[96, gives'),
-    ('mask_rcnn', 'model.backbone.out_indices=[0,1,2]', 'neck: [96, 96, 96, 96] gives [96, 96, 96]'),
+    ('mask_rcnn', 'model.backbone.out_indices=[0,1,2]', 'neck: gives [96, 96, 96]'),
     ('upernet', 'model.auxiliary_head.in_index=-7', 'auxiliary_head: in_index=-7 gives 4 maps'),
     ('deit', 'train_dataloader.batch_size=0', 'train_dataloader: positive batch_size=0'),
     ('deit', "train_dataloader = dict(batch_size='8')", "batch_size='8' expected a number"),

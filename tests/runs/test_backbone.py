@@ -103,7 +103,7 @@ def test_an_adamw_and_the_clipping_of_a_config_stay():
     ('mmseg::ddrnet/ddrnet_23-slim_in1k-pre_2xb6-120k_cityscapes-1024x1024.py',
      'vit_adapter_tiny', 'DDRNet, gives other maps in training'),
     ('mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py', 'vit_adapter_tiny', 'other than maps'),
-    (RETINANET, 'deit_tiny', 'DeiT has 16 alone: use vit_adapter_tiny'),
+    (RETINANET, 'deit_tiny', 'DeiT only has 16: use vit_adapter_tiny'),
     (RETINANET, 'vit_adapter_vast', "arch='vast': expected one of"),
     (RETINANET, 'resnet_50', 'vit_adapter_ARCH, deit_ARCH, swin_ARCH'),
     ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'vit_adapter_tiny', 'use deit_tiny'),

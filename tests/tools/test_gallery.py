@@ -63,7 +63,7 @@ def test_of_three_models_no_difference_is_shown(tool, folders):
     (['a'], 'a: expected LABEL=FOLDER'),
     (['a=no_folder'], 'no_folder: holds no image'),
     (['a={}/a', 'b={}/in'], 'no picture of the same name'),
-    (['a={}/a', 'a={}/b'], 'no LABEL twice'),
+    (['a={}/a', 'a={}/b'], 'each LABEL once'),
 ])
 def test_mistakes(tool, folders, capsys, argv, said):
     argv = [part.format(folders) for part in argv]

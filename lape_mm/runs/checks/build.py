@@ -1,8 +1,8 @@
-"""Builds what is cheap before the run, so that a bad value is reported in one line with its place.
+"""Builds the cheap parts before the run: a bad value is reported in one line with its place.
 
-The model is built on the meta device, the optimizer and its schedules with one parameter, and
-metrics without their files. Data sets and other packages' hooks are not built. The model's backbone
-and neck are also run, to compare channels; one that does not run without values ends that check.
+The model is built on the meta device, the optimizer and its schedules with one parameter. Data
+sets, most metrics that use files, and other packages' hooks are not built. The backbone and neck
+are also run to compare channels; if one cannot run on the meta device, that check ends.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_model(cfg: Config) -> nn.Module:
 
 
 def check_builds(report: Report) -> nn.Module | None:
-    """Builds the cheap parts and reports those that fail; returns the model, without values."""
+    """Builds cheap parts and reports failures; returns the model on the meta device, or None."""
     def model() -> nn.Module | None:
         try:
             with WithoutValues():
@@ -92,7 +92,7 @@ def build_place(report: Report, place: Place) -> None:
 
 
 def trying(report: Report, where: str, node: Mapping, build: Callable):
-    """Calls ``build``; reports which part of ``node`` raised an error, and returns None."""
+    """Returns ``build()``; if it fails, reports which part of ``node`` is bad and returns None."""
     try:
         return build()
     except Exception as error:  # a constructor may raise anything
@@ -112,7 +112,7 @@ def trying(report: Report, where: str, node: Mapping, build: Callable):
 
 
 def check_channels(report: Report, model: nn.Module) -> None:
-    """Reports parts whose ``in_channels`` differ from the maps that reach them."""
+    """Reports parts whose ``in_channels`` differ from the channels of the maps they receive."""
     side = max(to_2tuple(report.cfg.model.get('backbone', {}).get('img_size', 224)))
     given: Any = images(side)
     found: list[int] = []

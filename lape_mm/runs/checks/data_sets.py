@@ -22,7 +22,7 @@ from .settings import DATASET, accepted, resolve
 # heads whose classes are the data set's; edge and semantic branches have others
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head',
                'data_preprocessor')
-LARGEST = 2 ** 27  # larger annotation files are not read, in bytes; COCO's has 450 MB
+LARGEST = 2 ** 27  # bytes; larger annotation files, such as COCO's 450 MB, are not read
 SAMPLED_MAPS = 50
 
 
@@ -32,13 +32,13 @@ class Source:
 
     where: str  # its dotted path in the config, such as train_dataloader.dataset
     cfg: Mapping
-    cls: Any  # None for an unknown one
-    root: str  # data_root, '' for none
-    ann_file: str  # path of the annotation file, '' for none
+    cls: Any  # None if the type is unknown
+    root: str  # data_root, or ''
+    ann_file: str  # path of the annotation file, or ''
     folders: dict[str, str]  # name in data_prefix -> folder
 
     def setting(self, name: str) -> Any:
-        """A setting of the config, or its default."""
+        """A setting of the data set, or its default."""
         return self.cfg.get(name, getattr(accepted(self.cls)[0].get(name), 'default', None))
 
     def classes(self) -> list[str] | None:
@@ -54,7 +54,7 @@ class Source:
 
 
 def sources(cfg: Mapping, part: str, scope: str | None = None) -> Iterator[Source]:
-    """The data sets of the loader of 'train', 'val' or 'test', without wrappers around them."""
+    """Yields the data sets of the 'train', 'val' or 'test' loader, without their wrappers."""
     loader = f'{part}_dataloader'
     for where, dataset in walk({loader: cfg.get(loader)}):
         if not re.fullmatch(DATASET, where) or {'dataset', 'datasets'} & set(dataset):
@@ -75,11 +75,11 @@ def sources(cfg: Mapping, part: str, scope: str | None = None) -> Iterator[Sourc
 
 
 def heads(model: Mapping) -> Iterator[tuple[str, int]]:
-    """Path and number of classes of every head (and of mmpretrain's preprocessor)."""
+    """Yields path and class count of every head (and of mmpretrain's preprocessor)."""
     for path, node in walk(dict(model=model)):
         count = node.get('num_classes')
         *outer, name = path.split('.')
-        # cascades list their heads; of listed auxiliary heads some see edges instead of classes
+        # cascades list their heads; some listed auxiliary heads see edges instead of classes
         if name.isdigit() and outer[-1] != 'auxiliary_head':
             name = outer[-1]
         if isinstance(count, int) and name in CLASS_HEADS:
@@ -87,7 +87,7 @@ def heads(model: Mapping) -> Iterator[tuple[str, int]]:
 
 
 def check_heads(report: Report, source: Source, names: list[str] | None) -> None:
-    """Reports heads with another number of classes than there are names; None stops the check."""
+    """Reports heads whose class count differs from ``names``; with None, checks nothing."""
     count = len(names or ())
     wrong = {path: classes for path, classes in heads(report.cfg.model) if classes != count}
     if wrong and names is not None:
@@ -143,7 +143,7 @@ def path_remedy(report: Report, path: str, key: str) -> str:
 
 
 def check_coco(report: Report, source: Source) -> list[str] | None:
-    """Compares COCO's categories with the config's classes and heads, then checks the objects."""
+    """Compares a COCO file with the config's classes and heads, then checks the file's objects."""
     names, path = source.classes(), source.ann_file
     check_heads(report, source, names)
     if names is None or os.path.getsize(path) > LARGEST:
@@ -155,7 +155,7 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
         images = {image['id']: (image['width'], image['height']) for image in content['images']}
         objects = [(entry['id'], entry['image_id'], entry['category_id'])
                    for entry in content.get('annotations') or ()]
-        # LVIS has addresses of its images in place of names
+        # LVIS has URLs instead of file names
         example = next((image.get('file_name', '') for image in content['images']), '')
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f'{path} is not a COCO annotation file: '
@@ -174,7 +174,7 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     if not os.path.exists(os.path.join(folder, example)):
         report.add(source.where, f'{path} lists {example}, which is not in {folder}',
                    path_remedy(report, folder, 'data_prefix.img'))
-    # image_info_test-dev2017.json has no objects: COCO's server evaluates its results
+    # image_info_test-dev2017.json has no objects: COCO's server evaluates the results
     if not images or not objects and not source.where.startswith('test_'):
         report.add(source.where, f'{path} lists {len(images)} images and {len(objects)} objects: '
                    'there is nothing to train or evaluate on')
@@ -217,14 +217,14 @@ def check_label_maps(report: Report, source: Source) -> None:
 
 
 def stems(folder: str, suffix: str) -> dict[str, str]:
-    """Relative path without suffix -> file, the key by which mmseg pairs images and label maps."""
+    """Maps relative paths without suffix (mmseg pairs images and label maps by them) to files."""
     paths = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     return {os.path.relpath(path, folder).removesuffix(suffix): path for path in paths
             if path.endswith(suffix)}
 
 
 def check_ids(report: Report, source: Source, files: list[str], count: int) -> None:
-    """Reports ids without a class, and label maps in which every id is ignored."""
+    """Reports label ids without a class, or if all maps hold only ignored ids."""
     reduced = bool(source.setting('reduce_zero_label'))
     ignored = {source.setting('ignore_index'), 255}
     classes = set(range(reduced, count + reduced))
@@ -249,7 +249,7 @@ def check_ids(report: Report, source: Source, files: list[str], count: int) -> N
 
 
 def check_class_folders(report: Report, source: Source) -> list[str] | None:
-    """Compares class folders with the config's classes and heads."""
+    """Compares class folders with the config's classes and heads; returns the folders' names."""
     names = source.classes()
     if source.ann_file:
         check_heads(report, source, names)

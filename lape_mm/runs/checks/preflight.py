@@ -1,4 +1,4 @@
-"""Checks a run's settings, data and checkpoints before it is built: a line with a remedy each."""
+"""Checks a run's settings, data and checkpoints before the run is built; one line per problem."""
 from __future__ import annotations
 
 import os
@@ -31,7 +31,7 @@ WHOLE = {'train_cfg.max_epochs': 1, 'train_cfg.max_iters': 1, 'train_cfg.val_int
 
 
 def check_config(cfg: Config, mode: str) -> None:
-    """Checks all but the data for 'train' or 'test'; RunError lists unknown names or bad values."""
+    """Checks a config for 'train' or 'test', without its files; RunError lists the problems."""
     report = Report(cfg)
     check_settings(report)
     report.stop()
@@ -114,7 +114,7 @@ def check_files(cfg: Config, mode: str) -> None:
 
 
 def check_checkpoints(report: Report, mode: str) -> None:
-    """Reports missing local checkpoints, and warns of random and frozen backbones."""
+    """Reports missing local checkpoints and random frozen backbones; warns of other random ones."""
     cfg = report.cfg
     named = {cfg.get('load_from') or '': 'load_from'}
     if mode == 'train':  # a test takes all weights from the checkpoint

@@ -1,7 +1,7 @@
-"""Names in a config: types, their settings, and keys at the top level.
+"""Checks the names in a config: types, their settings, and top-level keys.
 
-Compares every dict with the constructor that receives it, before anything is built. Modules edit
-the dicts of their parts, so in the model only names that resemble a known one are reported.
+Compares every dict with the constructor that receives it, before anything is built. Inside the
+model, only likely misspellings are reported, because modules edit the dicts of their parts.
 """
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Place(NamedTuple):
     """A dict of a config, and what receives it."""
 
     where: str  # its dotted path; in `PLACES` a regular expression
-    build: Any  # the registry of its type, the function that takes it, or the names that are read
-    default: str | None = None  # its type where it has none
+    build: Any  # the registry of its type, the function that takes it, or the keys that are read
+    default: str | None = None  # its type if it names none
     taken: tuple[str, ...] = ()  # keys that the run removes first
     node: Any = None
 
@@ -81,7 +81,7 @@ PLACES = (
 
 def check_settings(report: Report) -> None:
     """Reports unknown types, settings and top-level keys."""
-    # at the top, all keys that resemble no known one are the config's own variables
+    # a top-level key that resembles no known one is the config's own variable
     known = {*signature(Runner.__init__).parameters, *READ} - {'self', 'cfg'}
     for name in report.cfg:
         found = nearest(name, known, .85)
@@ -99,7 +99,7 @@ def check_settings(report: Report) -> None:
 
 
 def places(cfg: Mapping) -> Iterator[Place]:
-    """All dicts that constructors receive, except the model."""
+    """Yields the dicts outside the model, each with the constructor that receives it."""
     constructor = (cfg.get('optim_wrapper') or {}).get('constructor', MULTIPLIERS[0])
     for where, node in entries({key: cfg[key] for key in cfg if key != 'model'}):
         for place in PLACES:
@@ -154,7 +154,7 @@ def check_part(report: Report, where: str, node: Mapping) -> None:
     if build or not isinstance(kind, str):
         return
     certain = kind in RETIRED or where.endswith(('norm_cfg', 'act_cfg', 'conv_cfg'))
-    for among in registries:  # other types, such as those of functions, may be no registry's
+    for among in registries:  # other types, such as a function's, may be in no registry
         if certain or re.search(r'(^|\.)[A-Z]', kind) \
                 and get_close_matches(kind, types(among, scope), 1, ALIKE):
             report.add(where, unknown_type(kind, among, scope))
@@ -163,7 +163,7 @@ def check_part(report: Report, where: str, node: Mapping) -> None:
 
 @cache
 def accepted(build: Callable) -> tuple[dict[str, Parameter], bool]:
-    """The arguments of a function or class, its bases' too, and whether it may take others."""
+    """The arguments of a function or of a class and its bases, and whether it may take others."""
     functions = [build]
     if isinstance(build, type):
         functions = [vars(cls)['__init__'] for cls in build.__mro__
@@ -185,7 +185,7 @@ def accepted(build: Callable) -> tuple[dict[str, Parameter], bool]:
 
 def check_call(report: Report, where: str, build: Callable, settings: Mapping, *,
                edited: bool = False) -> None:
-    """Reports unknown, missing and mistyped settings; if code edits them, only misspelt ones."""
+    """Reports wrong, unknown, missing settings; with ``edited``, only wrong or misspelt ones."""
     known, others = accepted(build)
     for name, value in settings.items():
         if expected := wrong_kind(known.get(name), value):
@@ -206,7 +206,7 @@ def unknown_setting(owner: str, known: Iterable[str], name: str, value: object) 
 
 
 def wrong_kind(parameter: Parameter | None, value: object) -> str | None:
-    """What a parameter expects instead of a string, from annotation or default; None if unknown."""
+    """What a parameter expects instead of a string ``value``; None if a string may be right."""
     if parameter is None or not isinstance(value, str) or isinstance(parameter.default, str) \
             or 'str' in str(parameter.annotation):
         return None
@@ -241,7 +241,7 @@ def unknown_type(kind: object, among: Registry, scope: str | None) -> str:
 
 
 def types(among: Registry, scope: str | None) -> list[str]:
-    """The types that a config of this scope may name; ours with their prefix."""
+    """The types that a config of this scope may name; this package's with their prefix."""
     known: dict[str, None] = {}
     for name, own in {'': among, **among.children}.items():
         if name in ('', scope, 'lape_mm'):

@@ -16,10 +16,10 @@ PNG_END = b'\0\0\0\0IEND'  # the last chunk: length 0 and its kind
 
 
 def check_whole(path: str | None) -> None:
-    """Raises ValueError for a truncated JPEG or PNG file, whose rest decoders fill with grey.
+    """Raises ValueError for a truncated JPEG or PNG file. Decoders would fill its rest with grey.
 
-    Bytes after the image, such as the film of a motion photo, are fine. Pillow would find out by
-    decoding the image once more, which takes half of the time of loading it.
+    Bytes after the image, such as a motion photo's video, are fine. Pillow would have to decode the
+    image once more to find out, which takes half as long as loading it.
     """
     if path is None or not Path(path).is_file():
         return
@@ -42,7 +42,7 @@ def jpeg_is_whole(data: bytes) -> bool:
 
 
 def check_sample(results: Mapping, classes: int | None = None, ignored: int = 255) -> Mapping:
-    """A transform that raises ValueError for a bad sample; ``classes`` are those of label maps."""
+    """A transform: raises ValueError for a bad sample. ``classes``: number of label-map classes."""
     path, shape = results.get('img_path'), results.get('ori_shape')
     labels, map_path = results.get('gt_seg_map'), results.get('seg_map_path')
     size = results.get('height'), results.get('width')

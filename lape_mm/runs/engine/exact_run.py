@@ -20,7 +20,7 @@ from .samples import GuardedLoader, seed_from
 
 
 class Batches(chain):
-    """The iterator of an iteration-based loop. OneDL's mmengine calls ``skip_iter`` on resuming."""
+    """The iterator of an iteration-based loop. To resume, OneDL's mmengine calls ``skip_iter``."""
 
     def skip_iter(self, count: int) -> None:
         pass  # the loader skips
@@ -46,7 +46,7 @@ class ExactRunHook(Hook):
         self.strict_data = strict_data
 
     def before_train(self, runner) -> None:
-        """Guards the data and seeds the samplers. A resumed checkpoint has set the run's seed."""
+        """Guards the data and seeds the samplers. The checkpoint has set a resumed run's seed."""
         self.rank, self.seed = get_rank(), runner.seed
         if (runner.cfg.get('randomness') or {}).get('diff_rank_seed'):
             self.seed -= self.rank  # the samplers of all processes have to agree
@@ -89,7 +89,7 @@ class ExactRunHook(Hook):
         if not 0 <= done <= length:
             runner.logger.warning(
                 f'the batch size or the data set has changed: iteration {runner.iter} is not in '
-                f'epoch {runner.epoch + 1} of {length} iterations, which starts anew')
+                f'epoch {runner.epoch + 1} of {length} iterations; that epoch starts anew')
             done = 0
         self.batches.epoch, self.batches.skip = runner.epoch, done
 
@@ -108,7 +108,7 @@ class ExactRunHook(Hook):
 
 @HOOKS.register_module()
 class MissedValidationHook(Hook):
-    """Validates first if the resumed run was killed in a due validation, after its checkpoint."""
+    """On resume, first runs a due validation that the killed run may not have finished."""
 
     priority = 'LOWEST'  # when all other hooks are set up
 

@@ -10,10 +10,10 @@ from lape_mm.runs.errors import RunError
 
 @HOOKS.register_module()
 class FiniteLossHook(Hook):
-    """Skips updates with NaN or infinite gradients, and names their images.
+    """Skips updates with NaN or infinite gradients, and logs the batch's images.
 
-    Ends the run after ``patience`` such iterations in a row, and at once if the running statistics
-    of a BatchNorm are not finite, because they cannot recover.
+    Ends the run after ``patience`` such iterations in a row. Ends it at once if a BatchNorm's
+    running statistics are not finite, because they cannot recover.
     """
 
     priority = 'HIGH'  # before a checkpoint is written

@@ -16,9 +16,9 @@ SETTINGS = {'layer_decay_rate': 1., 'decay_embeddings': False, 'pe_norm_lr_mult'
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class FreezingOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, which keeps parameters with ``lr_mult=0`` out of the optimizer.
+    """mmengine's constructor, but parameters with ``lr_mult=0`` stay out of the optimizer.
 
-    In a group with learning rate 0, a schedule with an ``eta_min`` would move them. They still get
+    An ``eta_min`` of the schedule would raise their learning rate above 0. They still get
     gradients, so DistributedDataParallel need not search for unused parameters.
     """
 
@@ -31,16 +31,16 @@ class FreezingOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Layer-wise learning-rate decay for encoders of this package.
 
-    A parameter of depth d of D (see `Encoder.get_layer_depth`) learns at
-    ``lr * rate ** (D - 1 - d)``: a PE norm like its block, everything outside the ViT at the full
-    rate. Biases, 1-D parameters and the backbone's ``no_weight_decay`` have no weight decay, as in
-    DeiT.
+    A parameter at depth d of D (see `Encoder.get_layer_depth`) learns at
+    ``lr * rate ** (D - 1 - d)``. A PE norm has the depth of its block; everything outside the ViT
+    learns at the full rate. As in DeiT, biases, 1-D parameters and those that the backbone lists in
+    ``no_weight_decay`` have no weight decay.
 
     ``paramwise_cfg`` takes ``layer_decay_rate`` (default 1.0: the same rate for all layers),
     ``decay_embeddings`` (whether ``no_weight_decay`` is ignored, as in the official ViT-Adapter
-    segmentation code) and ``pe_norm_lr_mult`` (a further factor for the norms of PE, for those
-    that are grafted onto pre-trained weights; default 1.0). Other settings and values raise a
-    ValueError, a model without such an encoder a TypeError.
+    segmentation code) and ``pe_norm_lr_mult`` (a further factor for the PE norms, useful
+    when they are grafted onto pre-trained weights; default 1.0). Other settings and values raise
+    ValueError; a model without such an encoder raises TypeError.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None):

@@ -23,12 +23,12 @@ class PositionHook(Hook):
 
         position/correlation/layer{l}   of the normalised tokens, averaged over the batch, with the
                                         PE that the layer receives (MPVG paper, figure 4)
-        position/norm/layer{l}          mean L2 norm of that PE, of one patch
+        position/norm/layer{l}          L2 norm of that PE, averaged over the patches
         position/last_norm/beta_variance, gamma_variance    (figure 6)
 
-    Layers without PE, or with a relative bias, are left out. The hook only costs time in the
-    iterations that it logs, every ``interval``. torch.compile bypasses forward hooks: correlations
-    are missing then.
+    Layers without PE, or with a relative bias, are left out. The hook costs time only in the
+    iterations that it logs, one in ``interval``. With torch.compile, which bypasses forward hooks,
+    correlations are missing.
     """
 
     priority = 'BELOW_NORMAL'

@@ -25,14 +25,14 @@ APART = ('custom_imports', 'work_dir', 'overrides', 'randomness', 'resume', 'lau
 
 
 def fingerprint(cfg: Config) -> str:
-    """Twelve letters that identify a config, whatever its seed and the places of its files.
+    """Twelve hex digits that identify a config, regardless of its seed and where its files are.
 
-    Those are ``data_root``, and the folder of a checkpoint that is named after a fingerprint.
+    Ignored paths are ``data_root``, and the folder of a checkpoint named after a fingerprint.
     """
     settings = {key: value for key, value in cfg.to_dict().items()
                 if key not in APART and value is not None}
     started_from = settings.pop('started_from', None)
-    if cfg.get('resume'):  # the fingerprint of its start
+    if cfg.get('resume'):  # as when the run was started
         settings.pop('load_from', None)
         if started_from:
             settings['load_from'] = started_from
@@ -53,11 +53,11 @@ class RunRecordHook(Hook):
         fingerprint, commit     of the config without its seed (`fingerprint`), and of this package
         versions, machine       packages in use; CPU, cores, threads, GPU, processes, Python
         seconds, cpu_seconds    wall time, and CPU time of this process, over all resumes
-        resumed, resumed_with   number of resumes; their fingerprints and commits, if others
+        resumed, resumed_with   number of resumes; their fingerprints and commits, if different
         metrics                 a dict for each validation: epoch or iter, the mean training loss
-                                since the last one (of the first process), and the metrics
+                                since the last validation (first process), and the metrics
 
-    and seed, started (the day) and finished. A resumed run continues the record of its work folder.
+    also seed, started (a date) and finished. A resumed run continues the record of its work folder.
     ``tools/results.py`` turns records into tables.
     """
 
@@ -83,7 +83,7 @@ class RunRecordHook(Hook):
             self.record.update(found, finished=False, resumed=found.get('resumed', 0) + 1)
             if any(self.record[key] != value for key, value in now.items()):
                 self.record['resumed_with'] = [*found.get('resumed_with', []), now]
-        # as if this process had run all of it
+        # as if this process had done the whole run
         self.start = time.monotonic() - self.record['seconds']
         self.cpu_start = time.process_time() - self.record['cpu_seconds']
         self._write()

@@ -1,4 +1,4 @@
-"""Whole checkpoints only, and one more when a run is interrupted."""
+"""Writes only whole checkpoints, and one more when a run is interrupted."""
 from __future__ import annotations
 
 import os
@@ -24,7 +24,7 @@ class WholeFileBackend(LocalBackend):
     mmengine removes the old checkpoint first: a run killed in between would have none.
     """
 
-    waiting: list[str] = []  # to be removed; shared, because mmengine makes a backend for each file
+    waiting: list[str] = []  # to be removed; shared, because mmengine makes a backend per file
 
     def put(self, obj: bytes, filepath: str | os.PathLike) -> None:
         """Writes a whole file or nothing; RunError if a checkpoint cannot be written."""
@@ -41,7 +41,7 @@ class WholeFileBackend(LocalBackend):
             left = sorted(path.parent.glob('*.pth'), key=os.path.getmtime)
             raise RunError(
                 f'a checkpoint cannot be written to {path.parent}: {error.strerror or error}; '
-                + (f'the last whole one is {left[-1]}' if left else 'there is none before it'),
+                + (f'the last whole one is {left[-1]}' if left else 'there is no earlier one'),
                 status=1, own=True) from error
         while self.waiting:
             if (old := Path(self.waiting.pop())) != path:  # it may have been written again
@@ -88,7 +88,7 @@ class SafeCheckpointHook(CheckpointHook):
                     'second signal ends it at once\n'.encode())
 
     def after_run(self, runner=None) -> None:
-        """Puts the signals' handlers back."""
+        """Restores the signal handlers."""
         while self.previous:
             signal.signal(*self.previous.popitem())
 
@@ -104,7 +104,7 @@ class SafeCheckpointHook(CheckpointHook):
             self._interrupt(runner, runner.iter + 1)
 
     def after_val_iter(self, runner, *args, **kwargs) -> None:
-        # validation may take each process another number of iterations
+        # processes may validate for different numbers of iterations
         if self.signal and not is_distributed():
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):  # puts the trained weights back

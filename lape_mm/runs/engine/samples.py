@@ -1,7 +1,7 @@
 """Seeds each sample by its place in the run, and handles bad samples.
 
-The augmentation of an image is seeded by (run seed, epoch, batch, place in the batch of all
-processes). Kills, loader workers and the number of processes make no difference.
+The augmentation of an image is seeded by (run seed, epoch, batch, place in the total batch).
+It does not depend on kills, loader workers or the number of processes.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BadSample(RunError):
 
 
 class Draw(NamedTuple):
-    """An index of a data set, with the integers that seed the sample's augmentation."""
+    """A sample's index in the data set, and the integers that seed its augmentation."""
 
     sample: int
     key: tuple[int, ...]
@@ -55,7 +55,7 @@ def seed_from(key: Sequence[int], devices: bool = False) -> None:
 class SeededBatches(Sampler):
     """Wraps a batch sampler to yield lists of `Draw`; ``endless`` for iteration-based loops.
 
-    The next pass is that of ``epoch``, without the first ``skip`` batches.
+    The next pass yields the batches of ``epoch``, except the first ``skip``.
     """
 
     def __init__(self, batches: Any, *, seed: int, endless: bool = False):
@@ -87,10 +87,10 @@ class SeededBatches(Sampler):
 
 
 class GuardedDataset(Dataset):
-    """A data set that seeds each `Draw` and reports bad samples; in all else the data set itself.
+    """Wraps a data set: seeds each `Draw` and reports bad samples, but otherwise acts like it.
 
-    In the part 'train', a bad sample is replaced by another one; elsewhere it becomes None. The
-    file ``report`` gets a line of JSON for each; ``strict`` raises BadSample instead.
+    If ``part`` is 'train', another sample replaces a bad one; otherwise it becomes None. Each bad
+    sample gets a JSON line in the file ``report``; with ``strict``, it raises BadSample instead.
     """
 
     OWN = ('dataset', 'report', 'part', 'strict')
@@ -167,7 +167,7 @@ class GuardedLoader(DataLoader):
 
 
 def kill_workers() -> None:
-    """Kills leftover workers at exit, which ignore multiprocessing's SIGTERM (`start_worker`)."""
+    """Kills leftover workers at exit: they ignore multiprocessing's SIGTERM (`start_worker`)."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
     for worker in multiprocessing.active_children():
         if worker.daemon:
@@ -175,7 +175,7 @@ def kill_workers() -> None:
 
 
 def start_worker(init: Callable | None, number: int) -> None:
-    """Starts a loader's worker, which ignores SIGINT and SIGTERM: the iteration still needs it."""
+    """Initialises a worker. It ignores SIGINT and SIGTERM: the current iteration needs its data."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     if init is not None:

@@ -15,8 +15,8 @@ from lape_mm.registry import MODEL_WRAPPERS, OPTIM_WRAPPERS
 class BFloat16OptimWrapper(OptimWrapper):
     """Autocasts to bfloat16 on any device, the CPU included, without loss scaling.
 
-    mmengine's AmpOptimWrapper refuses the CPU. ``features_only`` autocasts ``extract_feat`` alone
-    and hands float32 to the heads: mmcv's RoIAlign and NMS do not support bfloat16.
+    mmengine's AmpOptimWrapper refuses the CPU. ``features_only`` autocasts only ``extract_feat``
+    and gives float32 to the heads: mmcv's RoIAlign and NMS do not support bfloat16.
     """
 
     def __init__(self, *, features_only: bool = False, **kwargs):
@@ -43,7 +43,7 @@ class BFloat16OptimWrapper(OptimWrapper):
 
 @MODEL_WRAPPERS.register_module()
 class CpuDataParallel(MMDistributedDataParallel):
-    """mmengine's wrapper for processes without a GPU. BatchNorm is not synchronised."""
+    """mmengine's DistributedDataParallel for CPU processes, without synchronised BatchNorm."""
 
     def __init__(self, module, **kwargs):
         super().__init__(revert_sync_batchnorm(module), **{**kwargs, 'device_ids': None})
