@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .sampling import DeformableAttention, Shapes
 
-# fastest on the CPU, and turns tokens of a batch of one into maps without a copy
+# fastest on the CPU; for a batch of one, tokens become maps without a copy
 LAYOUT = torch.channels_last
 
 
@@ -35,7 +35,7 @@ def conv_bn_relu(channels: int, out: int, *, stride: int = 2) -> list[nn.Module]
 
 
 def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
-    """(B, sum of h * w, C) to maps (B, C, h, w), in `LAYOUT`."""
+    """Splits tokens (B, sum of h * w, C) into maps (B, C, h, w), in `LAYOUT`."""
     # unflatten first, which gets the strides of a batch of one right
     return [level.unflatten(1, shape).permute(0, 3, 1, 2).contiguous(memory_format=LAYOUT)
             for level, shape in
@@ -43,12 +43,12 @@ def to_maps(tokens: Tensor, shapes: Shapes) -> list[Tensor]:
 
 
 def to_pyramid(maps: Sequence[Tensor]) -> Tensor:
-    """Maps (B, C, h, w) to (B, sum of h * w, C)."""
+    """Joins maps (B, C, h, w) into tokens (B, sum of h * w, C)."""
     return torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)
 
 
 class SpatialPriorModule(nn.Module):
-    """The convolutional stem: an image to maps of strides 4, 8, 16 and 32."""
+    """The convolutional stem: makes maps of strides 4, 8, 16 and 32 from an image."""
 
     def __init__(self, *, inplane: int, dim: int, in_channels: int = 3):
         super().__init__()
@@ -108,7 +108,7 @@ class CrossAttention(nn.Module):
         self.attn = DeformableAttention(dim=dim, levels=levels, **attention)
 
     def attend(self, x: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
-        """Queries x, (B, Q, C), attend around their points to maps, (B, sum of h * w, C)."""
+        """Queries x (B, Q, C) attend to cells (B, sum of h * w, C) of maps, around their points."""
         return self.attn(self.query_norm(x), points, self.feat_norm(cells), shapes)
 
 
@@ -141,7 +141,7 @@ class Extractor(CrossAttention):
 
 
 class Interaction(nn.Module):
-    """An injector before some ViT layers, and one extractor after them, or three with ``extra``."""
+    """An injector before a group of ViT layers, and one extractor (``extra``: three) after it."""
 
     def __init__(self, *, extra: bool, dim: int, norm_eps: float, ffn_ratio: float,
                  drop_path: float, **attention):
@@ -160,7 +160,7 @@ class Interaction(nn.Module):
 
 
 def init_adapter(module: nn.Module) -> None:
-    """The official initialisation, to be applied children first."""
+    """Initialises one module as the official code does; pass this to ``nn.Module.apply``."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=.02)
         nn.init.zeros_(module.bias)

@@ -1,7 +1,7 @@
 """The plain ViT's architectures by name, and where to find their published weights.
 
-A name stands for `Arch.settings`, which a dict can give instead, and for other defaults of the
-backbone's arguments. It downloads nothing.
+A name sets the architecture (`Arch.settings`), as a dict can, and the defaults of the backbone's
+other arguments. It downloads nothing.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DETAILS: dict[str, Any] = dict(
 CHOICES = dict(qkv_bias=(True, False, 'qv'),
                mlp=('mlp', 'swiglu', 'swiglu_split', 'swiglu_norm'),
                global_pool=('token', 'avg'))
-# what the backbones' other arguments default to where they are None
+# the defaults of the backbones' other arguments, where these are None
 DEFAULTS: dict[str, Any] = dict(patch_size=16, img_size=224, position='learnable',
                                 interpolation='bicubic', norm_eps=1e-6)
 
@@ -40,16 +40,16 @@ class Arch:
 
     settings: Mapping  # sizes and structure, as in a dict for ``arch``
     defaults: Mapping = field(default_factory=dict)  # values that differ from `DEFAULTS`
-    timm: str = ''  # name in timm, with the tag of its weights, on the Hub in timm/NAME.TAG
+    timm: str = ''  # NAME.TAG of the weights in timm, on the Hub in timm/NAME.TAG
     files: tuple[str, ...] = ()  # names of the official files
     hub: str = ''  # repository on the Hugging Face Hub, in transformers' format
     license: str = 'Apache-2.0'
-    # mean and standard deviation of the channels, for values of 0..1
+    # mean and standard deviation of the channels, for pixel values of 0..1
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] = IMAGENET
 
 
 def published() -> Iterator[tuple[str, Arch]]:
-    """Names and architectures of published weights."""
+    """Yields the name and the architecture of each set of published weights."""
     exact = dict(interpolation='bicubic_antialias')  # as timm resizes
     for size, short in dict(tiny='Ti', small='S', base='B', large='L').items():
         yield f'augreg_{size}', Arch(
@@ -128,10 +128,10 @@ ARCHS: dict[str, Arch] = {**{name: Arch(sizes) for name, sizes in SIZES.items()}
 
 
 def resolve_vit(arch: str | Mapping, more: Mapping | None = None, **given) -> tuple[dict, dict]:
-    """The settings of an architecture, and the backbone's arguments that `DEFAULTS` lists.
+    """Returns an architecture's settings, and values of the arguments that `DEFAULTS` lists.
 
-    ``arch`` is a name of `ARCHS` or a dict, which may also have the settings of ``more``. Given
-    arguments that are None take the architecture's default.
+    ``arch`` is a key of `ARCHS`, or a dict, which may also have the settings of ``more``. Arguments
+    in ``given`` that are None take the architecture's default.
     """
     sizes = resolve_arch(arch, {name: entry.settings for name, entry in ARCHS.items()},
                          {**DETAILS, **(more or {})})

@@ -27,9 +27,9 @@ STRIDE = 16
 
 
 class ImageToTokens(nn.Module):
-    """The stem: a convolution, BatchNorm and max pooling to a quarter, then patches of 4 x 4.
+    """The stem: conv, BatchNorm and max pooling to a quarter of the side, then 4 x 4 patches.
 
-    It has no activation, and its children have the same names, as in the official ceit_model.py.
+    As in the official ceit_model.py, it has no activation, and its children have these names.
     """
 
     def __init__(self, *, in_channels: int, stem_channels: int, embed_dim: int):
@@ -43,7 +43,7 @@ class ImageToTokens(nn.Module):
         self.proj = nn.Conv2d(stem_channels, embed_dim, 4, stride=4)
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
+        """Maps (B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
         return self.proj(self.backbone(img))
 
 
@@ -62,7 +62,7 @@ class LeFF(nn.Module):
         self.conv3, self.bn3 = nn.Conv2d(hidden, dim, 1), nn.BatchNorm2d(dim)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) to (B, T, C); the last h * w tokens are the patches."""
+        """Maps (B, T, C) to (B, T, C); the last h * w tokens are the patches."""
         prefix = x.shape[1] - grid[0] * grid[1]
         y = x[:, prefix:].transpose(1, 2).unflatten(2, grid)
         y = F.gelu(self.bn1(self.conv1(y)))
@@ -73,7 +73,7 @@ class LeFF(nn.Module):
 
 
 class LeFFBlock(Block):
-    """A `Block` with `LeFF` for the MLP."""
+    """A `Block` with `LeFF` in place of the MLP."""
 
     def make_feed_forward(self, dim: int, hidden: int, *_) -> None:
         self.leff = LeFF(dim=dim, hidden=hidden)
@@ -93,7 +93,7 @@ class LayerwiseAttention(Block):
 
 
 class StillStatistics:
-    """A reusable context in which BatchNorms keep their running statistics."""
+    """A reusable context in which BatchNorms do not update their running statistics."""
 
     def __init__(self, module: nn.Module):
         self.norms: list[Any] = [norm for norm in module.modules()
@@ -114,15 +114,15 @@ class StillStatistics:
 class CeiT(VisionTransformer):
     """CeiT with any joining, for classification.
 
-    Parameter names are those of the official checkpoints, except ``i2t``, here ``patch_embed``.
+    Parameter names are those of the official checkpoints; only ``i2t`` is called ``patch_embed``.
     Layer-wise class-token attention (LCA) takes the class token after each of the L layers; the
     last LayerNorm follows. LCA receives no PE.
 
-    The papers do not define PVG and MPVG here, where there is no class token. Our choice: LCA takes
-    the mean of each layer's tokens, and MPVG's last term is averaged over the tokens.
+    PVG and MPVG have no class token, and the papers do not define them for CeiT. Our choice: LCA
+    takes the mean of each layer's tokens, and MPVG's last term is averaged over the tokens.
 
     With a class token, the last layer's patches reach no output, so its LeFF gets zero gradients.
-    It stays, because checkpoints hold it.
+    That LeFF stays, because checkpoints hold it.
 
     Args:
         arch: 'tiny', 'small', or a dict of embed_dim, depth, num_heads and optionally mlp_ratio,
@@ -156,7 +156,7 @@ class CeiT(VisionTransformer):
         return lambda: (nullcontext(), StillStatistics(segment))
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
-        """(B, in_channels, H, W) to a tuple of LCA's result, (B, C)."""
+        """Maps (B, in_channels, H, W) to LCA's result (B, C), in a tuple."""
         x, grid, plan = self.embed(img)
         pooled = []
         for layer, block in enumerate(self.blocks):
@@ -165,7 +165,7 @@ class CeiT(VisionTransformer):
         return (self.attend_layers(pooled, plan),)
 
     def attend_layers(self, pooled: list[Tensor], plan: PositionPlan) -> Tensor:
-        """Each layer's pooled tokens, (B, C), through LCA and the last LayerNorm to (B, C)."""
+        """Applies LCA and the last LayerNorm to the layers' pooled tokens (B, C); gives (B, C)."""
         # the last layer, the query, goes first: attention ignores the order
         x = (torch.stack(pooled, dim=1) + self.pos_layer_embed).roll(1, dims=1)
         x = self.lca(x, (1, len(pooled)), num_queries=1)[:, 0]

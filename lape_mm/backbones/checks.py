@@ -31,20 +31,20 @@ def check_rate(name: str, value) -> None:
 
 
 def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
-    """(h, w) in pixels, each at least a patch."""
+    """Returns (h, w) in pixels; ValueError unless both are at least ``patch``."""
     sides = tuple(to_2tuple(img_size))
     if len(sides) != 2 or not all(is_count(side, patch) for side in sides):
-        raise ValueError(f'img_size={img_size!r}: expected a side or (h, w), of at least {patch} '
-                         'pixels, the side of a patch')
+        raise ValueError(f'img_size={img_size!r}: expected a side or (h, w) of at least {patch} '
+                         'pixels, which is one patch')
     return sides
 
 
 def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Mapping,
                  needed: Sequence[str] = ('embed_dim', 'depth', 'num_heads')) -> dict:
-    """An architecture, given by a name of ``known`` or as a dict, with all its sizes.
+    """Returns all sizes of an architecture, which is a name in ``known`` or a dict.
 
-    A dict has the ``needed`` sizes, and optionally ``details``, given with their defaults. Whole
-    numbers are at least 1, or 0 if that is the default; others are above 0.
+    A dict must have the ``needed`` sizes; for others, ``details`` has the names and defaults. Whole
+    numbers must be at least 1, or 0 if that is the default; other numbers must be above 0.
     """
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in known:
@@ -73,9 +73,9 @@ def resolve_arch(arch: str | Mapping, known: Mapping[str, Mapping], details: Map
 
 def check_out_indices(out_indices: Sequence[int] | None, count: int, what: str) \
         -> tuple[int, ...]:
-    """The chosen layers or stages, counted from 0; () for None.
+    """Returns the chosen layers or stages, counted from 0; () for None.
 
-    They rise up to the last one, whose parameters would otherwise get no gradient.
+    They must rise and end with the last one, whose parameters would otherwise get no gradient.
     """
     if out_indices is None:
         return ()

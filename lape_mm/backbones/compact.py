@@ -28,11 +28,11 @@ HIDDEN_CHANNELS = 64
 
 
 class Tokenizer(nn.Module):
-    """Pixels to tokens: one convolution of whole patches, or CCT's convolutions with pooling.
+    """Turns pixels into tokens by one convolution over patches, or by CCT's convolutions.
 
-    ``kernel_size`` is the side of a patch, or of CCT's convolutions (odd). ``conv_layers`` is 0 for
-    patches (a convolution with bias), or the number of CCT's layers (a convolution without bias,
-    ReLU, max-pooling 3 x 3 with stride 2), with 64 channels between them.
+    ``kernel_size`` is the side of a patch, or of CCT's kernels (odd). ``conv_layers`` is 0 for
+    patches (one convolution with bias), or the number of CCT's layers. Each of these has a
+    convolution without bias, ReLU and 3 x 3 max-pooling of stride 2, with 64 channels in between.
     """
 
     def __init__(self, *, in_channels: int, embed_dim: int, kernel_size: int, conv_layers: int):
@@ -58,7 +58,7 @@ class Tokenizer(nn.Module):
             nn.init.kaiming_normal_(next(layer.parameters()))
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride))."""
+        """Maps (B, in_channels, H, W) to (B, C, ceil(H / stride), ceil(W / stride))."""
         return self.conv_layers(img)
 
 
@@ -87,7 +87,7 @@ class CompactBlock(EncoderLayer):
 
     def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
                 pre_attn: Tensor | None = None, num_queries: int | None = None) -> Tensor:
-        """(B, T, C) and the layer's entries of the plan to (B, T or num_queries, C), as `Block`."""
+        """Maps (B, T, C), with the layer's entries of the plan, to (B, T or num_queries, C)."""
         if residual is not None:
             x = x + residual
         y = self.pre_norm(x)
@@ -110,7 +110,7 @@ class CompactTransformer(VisionTransformer):
             optionally mlp_ratio, qkv_bias, kernel_size, conv_layers (see `Tokenizer`) and pool
             ('class' or 'sequence').
         position: 'learnable' (std 0.2 here), 'sincos_1d' (the official "sine") or 'sincos_2d'.
-        class_token: None for the papers' choice with the joining; False with sequence pooling.
+        class_token: None for the papers' choice; sequence pooling allows no class token.
         attn_drop_rate: dropout of the attention weights.
 
     The other arguments are as in `lape_mm.backbones.DeiT`; the defaults are the official code's.
@@ -149,11 +149,11 @@ class CompactTransformer(VisionTransformer):
         self.freeze()
 
     def new_token(self, count: int = 1) -> nn.Parameter:
-        """(1, count, C), zeros."""
+        """Makes tokens (1, count, C) of zeros."""
         return nn.Parameter(torch.zeros(1, count, self.embed_dim))
 
     def pool(self, x: Tensor) -> Tensor:
-        """(B, T, C) to (B, C): class token, mean, or sum weighted by `attention_pool`."""
+        """Maps (B, T, C) to (B, C): class token, mean, or sum weighted by `attention_pool`."""
         if self.attention_pool is None:
             return super().pool(x)
         return (self.attention_pool(x).softmax(dim=1) * x).sum(dim=1)

@@ -21,41 +21,41 @@ from .layers import EncoderLayer
 
 
 class Encoder(HubBackbone):
-    """Holds the PE tables and makes the plan that its layers apply.
+    """Base of all backbones: holds the PE tables and makes the plan that the layers apply.
 
     A subclass builds the layers, each with its norm from the joining, and lists them in
-    `layers_in_order`. The class provides ``init_cfg`` and `init_weights` like mmengine's
-    BaseModule, which is slow to import.
+    `layers_in_order`. Like mmengine's BaseModule, which is slow to import, this class provides
+    ``init_cfg`` and `init_weights`.
 
     Args:
         in_channels: channels of the images.
-        img_size: image size in pixels, side or (h, w), that the PE tables are made for; for other
-            images PE is resized.
+        img_size: side or (h, w), in pixels, of the images that the PE tables are made for. For
+            other sizes PE is resized.
         stride: patch side in pixels, also the smallest image side allowed.
         pad_to: images are padded to multiples of this; None for the stride.
         dims: channels of the L layers.
         joining, class_token: see `lape_mm.position.build_joining`.
-        position, position_std: of `lape_mm.position.position_table`; None for no table.
-        more_tokens: prefix tokens beside the class token, with a slot in the tables.
-        reg_tokens: registers after them, without a slot.
+        position, position_std: kind (None for no table) and std, see `position_table`.
+        more_tokens: number of prefix tokens beside the class token, with slots in the tables.
+        reg_tokens: number of registers after these tokens, without slots.
         embed_class: False gives no prefix token a slot.
         interpolation: how PE is resized, see `lape_mm.position.resize_table`.
         last_norm: whether a LayerNorm follows the last layer; None: only if the joining adds PE
             after it.
-        drop_path_rate: of the last layer; rises linearly from 0 in the first.
+        drop_path_rate: rate in the last layer; it rises linearly from 0 in the first.
         with_cp: True recomputes the layers, and ViT-Adapter's injectors and extractors, in the
-            backward pass; 'adapter' only the latter two.
+            backward pass; 'adapter' recomputes only injectors and extractors.
         frozen: the transformer gets no gradient and stays in evaluation mode.
-        init_cfg: ``dict(checkpoint=PATH_OR_URL)`` and further arguments of
+        init_cfg: ``dict(checkpoint=PATH_OR_URL)``, with further arguments of
             `lape_mm.checkpoints.load_backbone`; None for random weights.
 
     Attributes:
         joining: makes the plan; has no ``post_norm`` if there is no last LayerNorm.
         grid: (h, w) of the tables, in tokens.
-        num_prefix_tokens, num_prefix_slots: tokens before the patches, and their table entries.
-        unused_slots: how many slots come first and belong to no token (ViT-Adapter keeps the class
-            token's).
-        norm, last_pe_norm: the last LayerNorm, and the norm of ``post_norm``, or None.
+        num_prefix_tokens, num_prefix_slots: how many tokens, and table slots, precede the patches.
+        unused_slots: how many of the first slots belong to no token (ViT-Adapter keeps a class
+            token's slot).
+        norm, last_pe_norm: the last LayerNorm, and the LN' that makes ``post_norm``, or None.
         folded: a constant plan, see `lape_mm.backbones.fold`, or None.
     """
 
@@ -115,7 +115,7 @@ class Encoder(HubBackbone):
         raise NotImplementedError
 
     def layer_names(self) -> list[str]:
-        """Their module names, such as 'blocks.0'."""
+        """The module names of the L layers, such as 'blocks.0'."""
         names = {module: name for name, module in self.named_modules()}
         return [names[layer] for layer in self.layers_in_order()]
 
@@ -137,7 +137,7 @@ class Encoder(HubBackbone):
         return side + -side % self.pad_to
 
     def pad_image(self, images: Tensor) -> Tensor:
-        """Pads images, (B, in_channels, H, W), with zeros at the bottom and right."""
+        """Pads images (B, in_channels, H, W) with zeros at the bottom and right."""
         if images.dim() != 4 or images.shape[1] != self.in_channels \
                 or not images.is_floating_point():
             raise ValueError(f'got images of shape {tuple(images.shape)} and {images.dtype}, '
@@ -149,11 +149,11 @@ class Encoder(HubBackbone):
         return F.pad(images, (0, self.padded(width) - width, 0, self.padded(height) - height))
 
     def plan(self, grid: tuple[int, int]) -> PositionPlan:
-        """The plan of a forward, so that it is never stale; constant in a folded model."""
+        """Makes the plan in each forward, so it is never stale; a folded model's is constant."""
         return self.make_plan(grid) if self.folded is None else self.folded(grid)
 
     def make_plan(self, grid: tuple[int, int]) -> PositionPlan:
-        """Makes the plan for (h, w) tokens; PE is resized before it is normalised."""
+        """Makes the plan for a grid of (h, w) tokens; resizes PE before normalising it."""
         if not self.table_names:
             nothing = (None,) * self.depth
             return PositionPlan(nothing, nothing, nothing)
@@ -178,7 +178,7 @@ class Encoder(HubBackbone):
         return tables
 
     def maybe_checkpoint(self, segment: nn.Module, *args, **kwargs) -> Any:
-        """``segment(...)``, recomputed in the backward pass if ``with_cp`` says so."""
+        """Calls ``segment``; the backward pass recomputes it if ``with_cp`` says so."""
         spared = self.with_cp == 'adapter' and isinstance(segment, EncoderLayer)
         if not self.with_cp or spared or not torch.is_grad_enabled():
             return segment(*args, **kwargs)
@@ -186,17 +186,17 @@ class Encoder(HubBackbone):
                           context_fn=self.checkpoint_contexts(segment), **kwargs)
 
     def checkpoint_contexts(self, segment: nn.Module) -> Callable[[], tuple]:
-        """Returns the factory of the contexts for forward pass and recomputation."""
+        """Returns a function that makes the contexts of forward pass and recomputation."""
         return noop_context_fn
 
     def run_last_norm(self, x: Tensor, post_norm: Tensor | None = None) -> Tensor:
-        """The last LayerNorm, if there is one, then ``post_norm``."""
+        """Applies the last LayerNorm, if there is one, and adds ``post_norm``."""
         if self.norm is not None:
             x = self.norm(x)
         return x if post_norm is None else x + post_norm
 
     def pool(self, x: Tensor) -> Tensor:
-        """(B, T, C) to (B, C): the mean of the patches."""
+        """Maps (B, T, C) to (B, C): the mean of the patches."""
         return x[:, self.num_prefix_tokens:].mean(dim=1)
 
     def no_weight_decay(self) -> set[str]:
@@ -204,10 +204,10 @@ class Encoder(HubBackbone):
         return {'pos_embed', 'cls_token'}
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """A parameter's depth, for layer-wise learning rates, and the number of depths, L + 2.
+        """Returns a parameter's depth (for layer-wise decay) and the number of depths, L + 2.
 
-        0 for the embeddings, l + 1 for layer l with its PE norm, and L + 1 for the rest. The
-        signature is mmpretrain's; the name has the prefix, such as 'backbone.'.
+        The depth is 0 for the embeddings, l + 1 for layer l and its PE norm, and L + 1 for the
+        rest. As in mmpretrain, ``param_name`` starts with ``prefix``, such as 'backbone.'.
         """
         name = param_name.removeprefix(prefix)
         if name.split('.')[0] in ('patch_embed', 'cls_token', 'dist_token', 'reg_token', 'norm_pre',
@@ -218,7 +218,7 @@ class Encoder(HubBackbone):
         return next(own_layer, self.depth) + 1, self.depth + 2
 
     def freeze(self) -> None:
-        """With ``frozen``, freezes the modules built so far, the transformer."""
+        """If ``frozen``, freezes the modules built so far, which are the transformer."""
         if self.frozen:
             self.frozen_children = {name for name, _ in self.named_children()}
             for parameter in self.parameters():
@@ -236,7 +236,7 @@ class Encoder(HubBackbone):
         return self
 
     def init_weights(self) -> None:
-        """Loads the checkpoint of ``init_cfg``; the constructor initialised the rest."""
+        """Loads the checkpoint of ``init_cfg``; the constructor has initialised the rest."""
         if self.init_cfg:
             if not isinstance(self.init_cfg, Mapping):
                 raise ValueError(f'init_cfg={self.init_cfg!r}: expected dict(checkpoint=PATH)')
@@ -248,7 +248,7 @@ class Encoder(HubBackbone):
 
 
 def init_linear(module: nn.Module) -> None:
-    """DeiT's initialisation of a Linear: normal (std 0.02, truncated), bias zero."""
+    """Initialises a Linear as DeiT does: truncated normal (std 0.02), bias zero."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=.02)
         if module.bias is not None:

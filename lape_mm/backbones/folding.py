@@ -45,7 +45,7 @@ class FoldedPlan(nn.Module):
 
 
 def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> None:
-    """Raises RuntimeError for weights without the plan, where mmengine would only warn."""
+    """Raises RuntimeError if the weights lack the plan; mmengine alone would only warn."""
     if lacking := [name for name, _ in plan.named_buffers() if prefix + name not in state_dict]:
         raise RuntimeError(f'this model is folded, and the weights are those of an unfolded one '
                            f'({prefix}{lacking[0]} is missing): load them first, then fold')
@@ -53,10 +53,10 @@ def refuse_unfolded(plan: nn.Module, state_dict: Mapping, prefix: str, *_) -> No
 
 @torch.no_grad()
 def fold(model: Model, img_size: int | Sequence[int]) -> Model:
-    """Copies a model in evaluation mode, with constant position embedding.
+    """Returns a copy of a model in evaluation mode, with constant position embedding.
 
-    The copy rejects other sizes (ValueError), and training mode and the weights of an unfolded
-    model (RuntimeError).
+    The copy raises ValueError for other image sizes, and RuntimeError for training mode and for the
+    weights of an unfolded model.
 
     Args:
         model: a backbone of this package, or a model that contains one.

@@ -21,7 +21,7 @@ class EncoderLayer(nn.Module):
 
     @property
     def attention_norm(self) -> nn.LayerNorm:
-        """The attention's pre-norm, under whatever name its checkpoints use."""
+        """The norm before the attention; its name in the checkpoints varies."""
         return self.norm1
 
 
@@ -37,9 +37,9 @@ class Attention(nn.Module):
 
     Args:
         qkv_bias: whether ``qkv`` has a bias, or 'qv' for q and v alone.
-        qk_norm: a LayerNorm over the channels of a head, for q and for k, with ``norm_eps``.
+        qk_norm: whether q and k each pass a LayerNorm over the channels of a head (``norm_eps``).
         rotary_halves: see `lape_mm.position.rotary.RotaryKind`.
-        window_size: in tokens; None for global attention.
+        window_size: side in tokens; None for global attention.
         drop: dropout of the attention weights.
         bias_table, pe_norm: relative position bias and its norm, here for checkpoints; the plan
             reads them.
@@ -63,11 +63,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, grid: tuple[int, int], attn_bias: Tensor | None = None,
                 num_queries: int | None = None, rotary: Tensor | None = None) -> Tensor:
-        """(B, T, C) to (B, T, C); the last h * w tokens are the grid's.
+        """Maps (B, T, C) to (B, T, C); the last h * w tokens are the grid's.
 
-        ``attn_bias``, (1, heads, T, T), is added to the scaled logits of global attention.
-        ``num_queries`` returns the first tokens only: (B, num_queries, C). ``rotary``,
-        (2, T, heads or 1, d / 2), rotates q and k.
+        ``attn_bias`` (1, heads, T, T) is added to the scaled logits of global attention. With
+        ``num_queries``, returns only the first tokens (B, num_queries, C). ``rotary``
+        (2, T, heads or 1, d / 2) rotates q and k.
         """
         if self.q_bias is None or self.v_bias is None:
             qkv = self.qkv(x)
@@ -81,7 +81,7 @@ class Attention(nn.Module):
         return self.proj(mix)
 
     def _turn(self, qkv: Tensor, rotary: Tensor | None) -> Tensor:
-        """Normalises and rotates q and k, (B, T, 3 C)."""
+        """Normalises and rotates q and k within ``qkv`` (B, T, 3 C)."""
         width = qkv.shape[2] // (3 * self.num_heads)
         q, k, v = qkv.unflatten(2, (3, self.num_heads, width)).unbind(2)
         if self.q_norm is not None and self.k_norm is not None:
@@ -92,7 +92,7 @@ class Attention(nn.Module):
 
     def _attend(self, qkv: Tensor, attn_bias: Tensor | None = None,
                 num_queries: int | None = None) -> Tensor:
-        """(B, T, 3 C) to (B, T, C)."""
+        """Attends to all tokens: (B, T, 3 C) to (B, T, C)."""
         width = qkv.shape[2] // (3 * self.num_heads)
         q, k, v = qkv.unflatten(2, (3, self.num_heads, width)).permute(2, 0, 3, 1, 4)
         if attn_bias is not None:
@@ -124,12 +124,12 @@ class Attention(nn.Module):
 
 
 class Block(EncoderLayer):
-    """Pre-norm transformer block with the layer's entries of the PE plan.
+    """Pre-norm transformer block, which applies its layer's entries of the PE plan.
 
     ``x + MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))`` (equations 3 and 6 of the MPVG paper).
 
-    ``mlp`` is its form, see `lape_mm.backbones.DeiT`; ``layer_scale`` the initial value of
-    ``gamma1`` and ``gamma2``, (C,) each, or 0 for none; ``attention`` has further arguments.
+    ``mlp`` is the MLP's form, see `lape_mm.backbones.DeiT`. ``layer_scale`` is the initial value of
+    ``gamma1`` and ``gamma2``, or 0 for none. ``attention`` has more arguments for `Attention`.
     """
 
     def __init__(self, *, dim: int, num_heads: int, mlp_ratio: float = 4.,
@@ -150,7 +150,7 @@ class Block(EncoderLayer):
     def forward(self, x: Tensor, grid: tuple[int, int], residual: Tensor | None = None,
                 pre_attn: Tensor | None = None, attn_bias: Tensor | None = None,
                 rotary: Tensor | None = None, num_queries: int | None = None) -> Tensor:
-        """(B, T, C) and the layer's entries of the plan to (B, T or num_queries, C)."""
+        """Maps (B, T, C), with the layer's entries of the plan, to (B, T or num_queries, C)."""
         if residual is not None:
             x = x + residual
         y = self.norm1(x)
@@ -168,10 +168,10 @@ class Block(EncoderLayer):
             SwiGLU(dim, hidden, norm_layer=norm))
 
     def feed_forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, T, C) to (B, T, C), each token by itself."""
+        """Maps (B, T, C) to (B, T, C), each token by itself."""
         return self.mlp(x)
 
     def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
-        """Adds a branch to the residual stream, (B, T, C)."""
+        """Adds a branch to the residual stream (B, T, C), after drop path and layer scale."""
         branch = self.drop_path(branch)
         return x + branch if gamma is None else torch.addcmul(x, gamma, branch.to(x.dtype))

@@ -14,14 +14,14 @@ Shapes = tuple[tuple[int, int], ...]
 
 
 def level_sizes(shapes: Shapes, device: torch.device) -> Tensor:
-    """(levels, 3), int64: width, height and first cell of each map."""
+    """Returns (levels, 3) in int64: width, height and first cell of each map."""
     starts = accumulate([0, *(height * width for height, width in shapes[:-1])])
     sizes = torch.tensor([(width, height, start) for (height, width), start in zip(shapes, starts)])
     return sizes.to(device, non_blocking=True)  # the CPU does not wait for the GPU
 
 
 def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
-    """Samples with grid_sample, which all exporters and devices support; gives (B, Q, heads * D).
+    """Samples with grid_sample, which all exporters and devices support; returns (B, Q, heads * D).
 
     Args:
         value: (B, sum of h * w, heads, D), level by level.
@@ -44,20 +44,20 @@ def sample_grid(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tenso
 
 
 def by_bag(entries: Tensor) -> Tensor:
-    """(B, Q, heads, levels, points, ...) to (..., levels, points, N), see `neighbours`."""
+    """Maps (B, Q, heads, levels, points, ...) to (..., levels, points, N), see `neighbours`."""
     return entries.permute(*range(5, entries.dim()), 3, 4, 0, 1, 2).flatten(-3).contiguous()
 
 
 def neighbours(shapes: Shapes, locations: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The four cells around each sample of bilinear sampling; arguments as for `sample_grid`.
+    """Finds the four cells around each sample of bilinear sampling; arguments as `sample_grid`'s.
 
-    A bag is all samples of one head of one query. The N = B * Q * heads bags come last, so that
-    elementwise arithmetic runs along them. There are no comparisons, which CPUs vectorise badly.
+    A bag is all samples of one query in one head. The last axis is the N = B * Q * heads bags, so
+    that elementwise arithmetic runs along it. CPUs vectorise comparisons badly, so there are none.
 
     Returns:
-        three tensors (2, 2, levels, points, N): int32 rows of a (B * cells * heads, D) table of
-        values, for (lower, higher) y and x; the shares of the (lower, higher) cell in x and y, 0
-        outside the map; and 1 or 0 for whether those cells are inside.
+        rows (2 in y, 2 in x, levels, points, N), int32, in a value table (B * cells * heads, D);
+        shares of the lower and higher cell (2, x and y, levels, points, N), 0 outside the map; and
+        inside, shaped like shares: 1 for a cell inside the map, else 0.
     """
     batch, queries, heads = locations.shape[:3]
     sizes = level_sizes(shapes, locations.device)
@@ -87,7 +87,7 @@ class SampleRows(torch.autograd.Function):
     the neighbours of each sample. There are only first derivatives.
     """
 
-    CHUNK = 2 ** 13  # rows gathered at once in the backward pass: 1 MB of 32 channels
+    CHUNK = 2 ** 13  # rows gathered at once in the backward pass: 1 MB with 32 channels
 
     @staticmethod
     def forward(ctx, value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class SampleRows(torch.autograd.Function):
         value_grad = locations_grad = weights_grad = None
         if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
             products = SampleRows.products(table, rows, grad)
-            # a share changes with the position by -1 (the lower cell's) or 1
+            # the derivative of a share by the position is -1 (lower cell) or 1
             slope_x, slope_y = torch.stack([-inside[0], inside[1]]).unbind(1)
             mixed = (products * y[:, None]).sum(0)
             steep = products.mul_(slope_y[:, None]).sum(0)
@@ -127,7 +127,7 @@ class SampleRows(torch.autograd.Function):
 
     @staticmethod
     def scatter(grad: Tensor, rows: Tensor, parts: Tensor, count: int) -> Tensor:
-        """The gradient of the table, (count, D), from the bags', (N, D), and `forward`'s rows."""
+        """Returns the table's gradient (count, D), from the bags' (N, D) and `forward`'s rows."""
         ordered, order = rows.flatten().sort(stable=True)
         starts = torch.searchsorted(ordered, torch.arange(count, dtype=ordered.dtype,
                                                           device=ordered.device))
@@ -137,7 +137,7 @@ class SampleRows(torch.autograd.Function):
 
     @staticmethod
     def products(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
-        """Dot products of the bags' gradient, (N, D), with their rows; shaped like ``rows``."""
+        """Returns dot products of the bags' gradients (N, D) and rows, in the shape of ``rows``."""
         shape, rows = rows.shape, rows.flatten(0, 3).t().contiguous()
         found = table.new_empty(rows.shape)
         count, each = rows.shape
@@ -167,7 +167,7 @@ def sample(value: Tensor, shapes: Shapes, locations: Tensor, weights: Tensor) ->
     if op is None:
         return sample_grid(value, shapes, locations, weights)
     width, height, start = level_sizes(shapes, value.device).unbind(1)
-    # its step must divide the batch: take the batch itself
+    # the op's step must divide the batch size: take the batch size itself
     return op.apply(value.contiguous(), torch.stack([height, width], dim=1), start.contiguous(),
                     locations.contiguous(), weights.contiguous(), len(value))
 
@@ -189,9 +189,9 @@ def mmcv_cuda_op() -> type[torch.autograd.Function] | None:
 
 
 def reference_points(shapes: Shapes, device: torch.device) -> Tensor:
-    """The centres of all cells, by level, then by row, relative to the map's width and height.
+    """Returns the centres (x, y) of all cells, relative to the map's width and height.
 
-    (1, sum of h * w, 1, 2), float32: x and y.
+    They are (1, sum of h * w, 1, 2) in float32, by level, then by row.
     """
     points = []
     for height, width in shapes:
@@ -207,7 +207,7 @@ class DeformableAttention(nn.Module):
 
     Sampling locations and weights stay in float32 under autocast. Unlike mmcv's module, this one
     has no dropout and does not add the query. Each head samples ``points`` places in each of the
-    ``levels`` maps; the values of all heads have ``ratio`` times C channels.
+    ``levels`` maps. Together, the heads' values have ``ratio * C`` channels.
     """
 
     def __init__(self, *, dim: int, num_heads: int, levels: int, points: int, ratio: float = 1.):
@@ -240,10 +240,10 @@ class DeformableAttention(nn.Module):
             nn.init.zeros_(projection.bias)
 
     def forward(self, query: Tensor, points: Tensor, cells: Tensor, shapes: Shapes) -> Tensor:
-        """Queries, (B, Q, C), attend to maps around their reference points; gives (B, Q, C).
+        """Queries (B, Q, C) attend to maps around their reference points; returns (B, Q, C).
 
-        ``points`` are `reference_points`, (1, Q, 1, 2), and ``cells``, (B, sum of h * w, C), the
-        maps of ``shapes`` level by level.
+        ``points`` (1, Q, 1, 2) are `reference_points`. ``cells`` (B, sum of h * w, C) are the maps,
+        level by level; ``shapes`` gives their sizes.
         """
         value = self.value_proj(cells).unflatten(2, (self.num_heads, -1))
         offsets, logits = self.sampling_offsets(query), self.attention_weights(query)

@@ -16,15 +16,15 @@ from .checks import check_count
 class SimpleFPN(nn.Module):
     """Feature pyramid from the last map of a plain ViT, a neck for mmdet and mmseg.
 
-    From the map x of stride 16, with deconvolutions of kernel and stride 2 (ViTDet, ECCV 2022,
-    section 3, as in detectron2's ``SimpleFeaturePyramid``)::
+    It makes four maps from the map x of stride 16; deconvolutions have kernel and stride 2 (ViTDet,
+    ECCV 2022, section 3, as in detectron2's ``SimpleFeaturePyramid``)::
 
         stride 4    deconv(GELU(LN(deconv(x))))     C -> C / 2 -> C / 4 channels
         stride 8    deconv(x)                       C -> C / 2
         stride 16   x
         stride 32   max-pooling of 2 x 2
 
-    then LN(conv 1 x 1) and LN(conv 3 x 3) at each stride, without biases; every LayerNorm is over
+    At each stride, LN(conv 1 x 1) and LN(conv 3 x 3) follow, without biases. Each LayerNorm is over
     channels. ``num_outs`` is 4 or more; each further map takes every other pixel of the one before.
     """
 
@@ -46,7 +46,7 @@ class SimpleFPN(nn.Module):
         self.num_outs = num_outs
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The last of a ViT's maps, (B, C, h, w), to ``num_outs`` maps.
+        """Makes ``num_outs`` maps from the last of a ViT's ``maps``, (B, C, h, w).
 
         The first is (B, out_channels, 4 h, 4 w); each further one has half the size, rounded down.
         """

@@ -39,11 +39,11 @@ MASKED = -100.  # the official logit of masked pairs, finite in half precision
 
 
 def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
-    """Masks pairs of tokens of a map (B, H, W, C) that the cyclic shift made neighbours.
+    """Masks pairs of tokens that are neighbours only by the cyclic shift of a map (B, H, W, C).
 
-    Returns (number of windows, N, N) with N = h * w of the window, to be added to the logits.
+    Returns (number of windows, N, N), to be added to the logits; a window has N = h * w tokens.
     """
-    # only the border of the wrapped tokens lies inside a window
+    # only the border between wrapped and other tokens can lie inside a window
     rows, columns = (torch.arange(extent, device=x.device) >= extent - step
                      for extent, step in zip(x.shape[1:3], shift))
     regions = 2 * rows[:, None].long() + columns
@@ -53,13 +53,13 @@ def shift_mask(x: Tensor, window: tuple[int, int], shift: tuple[int, int]) -> Te
 
 
 class SwinBlock(EncoderLayer):
-    """Swin's block, with the layer's entries of the PE plan.
+    """Swin's block, which applies its layer's entries of the PE plan.
 
     ``x + (S)W-MSA(LN(x) + pre_attn)``, then ``x + MLP(LN(x))``. PE is added before the map is
-    shifted and cut into windows. Maps are padded to whole windows with zeros at the bottom and
-    right, which stay in the softmax as keys (official detection code; timm shifts first). A
-    direction in which the map is no larger than the window, (h, w) in tokens, is not shifted
-    (official: neither direction is if ``min(resolution) <= window_size``).
+    shifted and cut into windows. Maps are padded with zeros at the bottom and right to whole
+    windows; the zeros stay in the softmax as keys (official detection code; timm shifts first).
+    The shift leaves out a direction in which the map fits into one ``window``, (h, w) in tokens.
+    (The official code shifts in neither direction if ``min(resolution) <= window_size``.)
     """
 
     def __init__(self, *, dim: int, num_heads: int, window: tuple[int, int], shifted: bool,
@@ -79,7 +79,7 @@ class SwinBlock(EncoderLayer):
 
     def forward(self, x: Tensor, residual: Tensor | None = None,
                 pre_attn: Tensor | None = None) -> Tensor:
-        """(B, H, W, C) and the layer's entries of the plan, (1, H * W, C), to (B, H, W, C)."""
+        """Maps (B, H, W, C), with the plan's entries (1, H * W, C), to (B, H, W, C)."""
         if residual is not None:
             x = x + residual.reshape(x.shape[1:])
         y = self.norm1(x)
@@ -88,9 +88,9 @@ class SwinBlock(EncoderLayer):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def attend(self, y: Tensor) -> Tensor:
-        """Attention within (shifted) windows, (B, H, W, C) to (B, H, W, C)."""
+        """Attends within (shifted) windows: (B, H, W, C) to (B, H, W, C)."""
         if y.shape[0] == 0:
-            # timm's attention rejects an empty batch; an image of zeros keeps the gradients
+            # timm's attention rejects an empty batch; a map of zeros keeps all weights in the graph
             return y + self.attend(y.new_zeros(1, *y.shape[1:]))[:0]
         (height, width), window = y.shape[1:3], self.attn.window_size
         down, right = (side // 2 if self.shifted and extent > side else 0
@@ -109,7 +109,7 @@ class SwinBlock(EncoderLayer):
 
 
 class SwinStage(nn.Module):
-    """Blocks of one grid, then, except in the last stage, the merging of 2 x 2 tokens."""
+    """Blocks on one grid, and (except in the last stage) a layer that merges 2 x 2 tokens."""
 
     def __init__(self, blocks: Sequence[SwinBlock], downsample: PatchMerging | None):
         super().__init__()
@@ -117,7 +117,7 @@ class SwinStage(nn.Module):
         self.downsample = downsample
 
     def merge(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), for tokens and for PE."""
+        """Merges (B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), 2 C), for tokens and for PE."""
         assert self.downsample is not None  # never called for the last stage
         return self.downsample(F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2)))
 
@@ -132,23 +132,23 @@ def stage_grids(grid: tuple[int, int], stages: int) -> list[tuple[int, int]]:
 class Swin(Encoder):
     """Swin Transformer (ICCV 2021) with any joining, for classification and dense prediction.
 
-    Parameter names are those of the official checkpoints, except the table, here ``pos_embed``.
+    Parameter names are those of the official checkpoints; only the table is called ``pos_embed``.
     Norms of PE are ``layers.I.blocks.J.pe_norm`` and ``last_pe_norm``. Every joining keeps the
     relative position bias. There is no class token: the last map is averaged, after the last
     LayerNorm and ``post_norm``.
 
     Only in Swin, 'pvg' and 'mpvg' also give PE to the first layer's attention, as in the MPVG
-    paper. PE reaches the next stage through the tokens' own `PatchMerging`; so does the table for
-    MPVG's last term and under 'share', without norms of PE. The papers do not say so, but their
-    parameter counts leave no room for merging weights of PE's own.
+    paper. PE reaches the next stage through the `PatchMerging` of the tokens. For MPVG's last term
+    and under 'share', the table does so too, without norms of PE. The papers do not say this, but
+    their parameter counts leave no room for separate merging weights.
 
     Args:
         arch: 'tiny', 'small', 'base', or a dict of embed_dim, depths, num_heads (one number per
             stage each) and optionally mlp_ratio, qkv_bias and window_size.
         img_size: see `lape_mm.backbones.DeiT`; it also limits the windows to each stage's map.
         joining: as in `DeiT`, without 'unshare'.
-        position: 'learnable', 'sincos_1d' or 'sincos_2d'; None for no table, as in the official
-            Swin, only with joining 'default'.
+        position: 'learnable', 'sincos_1d' or 'sincos_2d'; with joining 'default' also None for no
+            table, as in the official Swin.
         relative_bias: False leaves out the relative position bias; all PE is then absolute.
         out_indices: stages whose maps are returned, ending with the last one; None for the pooled
             vector. Earlier maps pass a LayerNorm of their own, ``norm{stage}``, as in mmdet.
@@ -209,7 +209,7 @@ class Swin(Encoder):
         self.freeze()
 
     def stage_layers(self) -> list[range]:
-        """The layers l of each stage."""
+        """The range of layers in each stage, counted from 0."""
         return [range(end - depth, end) for end, depth in zip(accumulate(self.depths), self.depths)]
 
     def stages(self) -> Sequence[SwinStage]:
@@ -248,9 +248,9 @@ class Swin(Encoder):
         return maps, plan
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C of the last stage).
+        """Maps (B, in_channels, H, W) to the pooled vector (B, C of the last stage), in a tuple.
 
-        With ``out_indices``, a map (B, C 2^s, ceil(H / t), ceil(W / t)) each, t = patch 2^s.
+        With ``out_indices``: stage s gives (B, C 2^s, ceil(H / t), ceil(W / t)), t = patch 2^s.
         """
         maps, plan = self.encode(img)
         last = self.run_last_norm(maps[-1].flatten(1, 2), plan.post_norm)

@@ -23,7 +23,7 @@ STRIDE = 16
 class TokenPerformer(nn.Module):
     """Performer layer (ICLR 2021) of linear cost; changes the width and adds v to its output.
 
-    The kernel exp(q k) is estimated by m = D / 2 positive random features of k and of q,
+    The kernel exp(q k) is estimated from m = D / 2 positive random features of k and of q,
     ``exp(w x - |x|^2 / 2) / sqrt(m)``. Parameter names and dropout are those of the official
     models/token_performer.py. The output has D = token_dim channels, an even number.
     """
@@ -43,12 +43,12 @@ class TokenPerformer(nn.Module):
                                  nn.Linear(token_dim, token_dim), nn.Dropout(.1))
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, N, D) to (B, N, m), all positive."""
+        """Maps (B, N, D) to (B, N, m), all positive."""
         exponent = x @ self.w.to(x.dtype).T - x.square().sum(dim=-1, keepdim=True) / 2
         return exponent.exp() / math.sqrt(len(self.w))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, dim) to (B, N, D)."""
+        """Maps (B, N, dim) to (B, N, D)."""
         k, q, v = self.kqv(self.norm1(x)).chunk(3, dim=-1)  # in this order
         # exponentials and sums over thousands of tokens need float32
         with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
@@ -73,7 +73,7 @@ class TokenAttention(nn.Module):
         self.proj = nn.Linear(token_dim, token_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, C) to (B, N, D)."""
+        """Maps (B, N, C) to (B, N, D)."""
         # the fused kernels need an axis of heads
         q, k, v = self.qkv(x)[:, None].chunk(3, dim=-1)
         mix = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
@@ -91,7 +91,7 @@ class TokenTransformer(nn.Module):
         self.mlp = Mlp(token_dim, token_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, dim) to (B, N, D)."""
+        """Maps (B, N, dim) to (B, N, D)."""
         x = self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -100,7 +100,7 @@ TOKENS = {'performer': TokenPerformer, 'transformer': TokenTransformer}
 
 
 class TokensToToken(nn.Module):
-    """The stem: overlapping neighbourhoods become tokens three times, with a layer in between.
+    """The stem: turns overlapping neighbourhoods into tokens three times, with layers in between.
 
     Names and initialisation are those of the official models/t2t_vit.py.
     """
@@ -120,7 +120,7 @@ class TokensToToken(nn.Module):
         self.apply(init_linear)
 
     def forward(self, img: Tensor) -> Tensor:
-        """(B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
+        """Maps (B, in_channels, H, W), multiples of 16, to (B, C, H / 16, W / 16)."""
         x = img
         for layer, (kernel, stride, padding) in ((self.attention1, (7, 4, 2)),
                                                  (self.attention2, (3, 2, 1)),
@@ -135,7 +135,7 @@ class TokensToToken(nn.Module):
 class T2TViT(VisionTransformer):
     """T2T-ViT with any joining, for classification.
 
-    Parameter names are those of the official checkpoints, except ``tokens_to_token``, here
+    Parameter names are those of the official checkpoints; only ``tokens_to_token`` is called
     ``patch_embed``. Class token and pooling are as in `DeiT`. The sinusoid is frozen, but counts as
     a parameter, as in the papers. Position 0 is the class token's or, without one, the first
     patch's. Attention is scaled by head_dim^-0.5, as in the official training and evaluation; the
@@ -168,5 +168,5 @@ class T2TViT(VisionTransformer):
         self.freeze()
 
     def no_weight_decay(self) -> set[str]:
-        """As in the official models/t2t_vit.py, which freezes its PE table."""
+        """The class token alone, as in the official models/t2t_vit.py, which freezes its table."""
         return {'cls_token'}

@@ -20,7 +20,7 @@ from .layers import Block, EncoderLayer
 
 
 def patch_embed(*, patch_size: int, in_channels: int, sizes: Mapping) -> PatchEmbed:
-    """timm's patch embedding, for images of any whole number of patches."""
+    """Makes timm's patch embedding, for images of any whole number of patches."""
     check_count('patch_size', patch_size)
     check_count('in_channels', in_channels)
     return PatchEmbed(img_size=None, patch_size=patch_size, in_chans=in_channels,
@@ -28,7 +28,7 @@ def patch_embed(*, patch_size: int, in_channels: int, sizes: Mapping) -> PatchEm
 
 
 def split_position(position: str, allowed: Sequence[str]) -> tuple[str | None, str | None]:
-    """Splits 'learnable+rope' into its table (or 'relative') and its rotary kind, each or None."""
+    """Splits 'learnable+rope' into table (or 'relative') and rotary kind; either may be None."""
     kinds = position.split('+') if isinstance(position, str) else []  # only Swin takes None
     rotary = [kind for kind in kinds if kind in ROTARY]
     others = [kind for kind in kinds if kind not in ROTARY]
@@ -125,7 +125,7 @@ class VisionTransformer(Encoder):
                                       self.num_prefix_tokens)
 
     def embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int], PositionPlan]:
-        """(B, in_channels, H, W) to tokens (B, T, C), the grid of their patches, and the plan."""
+        """Maps (B, in_channels, H, W) to tokens (B, T, C), the grid of patches, and the plan."""
         patches = self.patch_embed(self.pad_image(img))
         # contiguous, because later additions would keep the strides of a map
         tokens = patches.flatten(2).transpose(1, 2).contiguous()
@@ -152,15 +152,15 @@ class VisionTransformer(Encoder):
         return self.cls_token is not None
 
     def pool(self, x: Tensor) -> Tensor:
-        """(B, T, C) to (B, C): the class token, or the mean of the patches."""
+        """Maps (B, T, C) to (B, C): the class token, or the mean of the patches."""
         return x[:, 0] if self.pools_class_token else super().pool(x)
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
-        """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C)."""
+        """Maps (B, in_channels, H, W) to the pooled vector (B, C), in a tuple."""
         return (self.pool(self.encode(img)),)
 
     def encode(self, img: Tensor) -> Tensor:
-        """The tokens for `pool`, (B, T, C), after the last LayerNorm and ``post_norm``.
+        """Returns the tokens (B, T, C) for `pool`, after the last LayerNorm and ``post_norm``.
 
         If the class token is pooled, the last layer computes only the P prefix tokens.
         """
@@ -192,8 +192,8 @@ class DeiT(VisionTransformer):
             - class_token; embed_class: whether PE has a slot for it; reg_tokens: registers
             - norm_pre: a LayerNorm before the layers; global_pool: 'token' or 'avg'; fc_norm: the
               last LayerNorm follows the averaging, unless the joining adds PE after it
-        img_size: in pixels, side or (h, w), that the PE table is made for; None for the
-            architecture's, or 224 for a dict.
+        img_size: side or (h, w), in pixels, of the images that the PE table is made for; None for
+            the architecture's, or 224 for a dict.
         patch_size: side of a patch in pixels; None for the architecture's, or 16 for a dict.
         in_channels: channels of the images.
         joining: 'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg', or a dict of the settings
@@ -203,7 +203,7 @@ class DeiT(VisionTransformer):
             or 'relative', a bias of the attention logits, for images of ``img_size`` only and
             joining 'default' (plain) or 'lape' (through a LayerNorm). Rotary PE alone gets a
             learnable table where the joining needs one. None for the architecture's.
-        class_token: None for the papers' choice with the joining.
+        class_token: whether there is a class token; None for the papers' choice for the joining.
         distilled: adds DeiT's distillation token, also under PVG and MPVG, where the papers have
             none.
         out_indices: layers whose maps are returned, ending with the last one; None for the pooled
@@ -211,8 +211,8 @@ class DeiT(VisionTransformer):
         window_size: window side in tokens for all layers but the last of each quarter (ViTDet:
             14); None for global attention. Windows are padded as in ViT-Adapter (see
             `lape_mm.backbones.layers.Attention`), without ViTDet's relative bias.
-        interpolation: 'bicubic', 'bilinear' or 'bicubic_antialias' (timm's); None for the
-            architecture's, as is ``norm_eps``, of every LayerNorm.
+        interpolation: 'bicubic', 'bilinear', 'bicubic_antialias' (timm's) or None, as for position.
+        norm_eps: eps of every LayerNorm; None for the architecture's.
         drop_path_rate, with_cp, frozen, init_cfg: see `Encoder`.
     """
 
@@ -261,11 +261,11 @@ class DeiT(VisionTransformer):
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
     def forward(self, img: Tensor) -> tuple[Any, ...]:
-        """(B, in_channels, H, W) to a tuple of the pooled vector, (B, C).
+        """Maps (B, in_channels, H, W) to the pooled vector (B, C), in a tuple.
 
         With ``distilled``, the entry is a pair: the pooled vector and the distillation token. With
-        ``out_indices``, one map (B, C, ceil(H / patch), ceil(W / patch)) each; the last includes
-        the last LayerNorm (not ``fc_norm``) and ``post_norm``.
+        ``out_indices``, the entries are maps (B, C, ceil(H / patch), ceil(W / patch)); the last map
+        includes the last LayerNorm (not ``fc_norm``) and ``post_norm``.
         """
         if not self.out_indices:
             x = self.encode(img)

@@ -33,19 +33,19 @@ ADAPTER: dict[str, float] = dict(conv_inplane=64, deform_num_heads=6, deform_rat
 
 @MODELS.register_module()
 class ViTAdapter(VisionTransformer):
-    """ViT-Adapter over the ViT of `DeiT`, with any joining; maps of strides 4, 8, 16 and 32.
+    """ViT-Adapter on the ViT of `DeiT`, with any joining; returns maps of strides 4, 8, 16 and 32.
 
-    Parameter names are those of the official checkpoints; the ViT's are a classifier's, so that
-    ``init_cfg`` can load one. It has no class token; under default, share, unshare and LaPE its PE
-    table keeps that token's slot, as in the official checkpoints.
+    Parameter names are those of the official checkpoints. The ViT's names are a classifier's, so
+    ``init_cfg`` can load a classifier. There is no class token; but under default, share, unshare
+    and LaPE the PE table keeps that token's slot, as in the official checkpoints.
 
     The official model has no LayerNorm after the last ViT layer, where MPVG adds its last term.
     With ``last_norm``, the last ViT map is taken after LayerNorm and ``post_norm``; the extractors
     see the tokens before them.
 
     Patches may have any size. The image is padded to multiples of 32 for the convolutions, and then
-    to whole patches for the ViT; points and maps are matched in pixels. Registers only pass
-    through the ViT's layers, as the class token does in the official model for BEiT.
+    to whole patches for the ViT; points and maps are matched in pixels. Registers pass
+    only through the ViT's layers, as the class token does in the official model for BEiT.
 
     Args:
         arch: a name or a dict as for `DeiT`; the dict may also have conv_inplane, deform_num_heads,
@@ -54,10 +54,10 @@ class ViTAdapter(VisionTransformer):
             ViT map is added to all levels) or 'segmentation' (global attention; the ViT map after
             each of four interactions is added to its own level).
         img_size, patch_size: of the ViT's pre-training, see `DeiT`.
-        class_token: whether the PE table has a slot for one; None as above.
-        last_norm: None turns it on where the joining has a post_norm (MPVG): our reading.
-        windows: each layer's window size in tokens, or None for global attention; None for the
-            variant's choice.
+        class_token: whether the PE table has the class token's slot; None for the rule above.
+        last_norm: None turns it on if the joining has a post_norm (MPVG), our reading.
+        windows: a list with each layer's window side in tokens, or None for global attention; no
+            list (None) for the variant's choice.
         interaction_indexes: first and last layer of each interaction; None for four equal parts.
         out_indices: levels 0 to 3 of the returned maps, in any order; one may repeat. Parameters
             that only other levels need are left out.
@@ -140,11 +140,11 @@ class ViTAdapter(VisionTransformer):
             self.spm.register_module('fc1', nn.Identity())
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) of any size to maps (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32."""
+        """Maps (B, 3, H, W) of any size to (B, C, ceil(H / s), ceil(W / s)), s = 4, 8, 16, 32."""
         x, grid, plan = self.embed(img)
         if plan.residual[0] is not None:  # added before the first injector
             x, plan = x + plan.residual[0], replace(plan, residual=(None, *plan.residual[1:]))
-        registers = self.num_prefix_tokens  # only pass through the ViT's layers
+        registers = self.num_prefix_tokens  # pass only through the ViT's layers
         c1, *pyramid = self.spm(img)
         shapes = tuple(tuple(level.shape[-2:]) for level in pyramid)
         pyramid = to_pyramid([level + embed[:, None, None] for level, embed in

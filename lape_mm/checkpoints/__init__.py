@@ -1,4 +1,4 @@
-"""Checkpoints: safe reading, other people's key layouts, loading with a report, conversion."""
+"""Checkpoints: safe reading, other projects' key layouts, loading with a report, conversion."""
 from .files import CheckpointError, read_checkpoint, trust_checkpoints
 from .fit import TransferReport
 from .layouts import backbone_state, segmenter_state

@@ -1,7 +1,7 @@
 """Converts checkpoints of any known layout for DeiT and timm, LaPE, ViT-Adapter and mmpretrain.
 
-`parse` gives the weights this package's names, `write` the target's. Values never change. If the
-target has no place for a weight, the error names the first.
+`parse` renames the weights to this package's names, and `write` renames those to the target's.
+Values never change. If the target has no place for some weights, the error names the first one.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lape_mm.position import position_table
 from .files import CheckpointError, dataset_meta, named, read_checkpoint
 from .layouts import LAYOUTS, backbone_state, segmenter_state, unwrap, wrapper
 
-# a classifier's names in this package, mmpretrain, Compact-Transformers and DeiT -> DeiT's
+# names of the head in this package, mmpretrain, Compact-Transformers and DeiT -> in DeiT
 HEADS = {'head.fc.': 'head.', 'head.layers.head.': 'head.', 'head.layers.head_dist.': 'head_dist.',
          'classifier.fc.': 'head.', 'head.': 'head.', 'head_dist.': 'head_dist.'}
 DEIT = (r'(cls|dist)_token|pos_embed'
@@ -33,11 +33,11 @@ State = dict[str, Tensor]
 class Target(NamedTuple):
     """The file format of one target."""
 
-    places: str  # pattern of the transformer weights that the target holds, in our names
+    places: str  # pattern of our names for the ViT weights it can hold
     wrapper: str | None  # the entry that holds the weights; None for the file itself
-    layout: str = 'deit'  # of `LAYOUTS`
-    prefix: str = ''  # of the transformer's names
-    head: tuple[str, str, str] = ('head', 'head', 'head_dist')  # single, or a distilled pair
+    layout: str = 'deit'  # a key of `LAYOUTS`
+    prefix: str = ''  # put before the transformer's names
+    head: tuple[str, str, str] = ('head', 'head', 'head_dist')  # one head, and a distilled pair
     token: bool = False  # whether the target's models always have a class token
     whole: bool = False  # whether the file also takes neck, decoder and so on
 
@@ -58,7 +58,7 @@ TARGETS = {
 
 
 def parse(checkpoint: Mapping, prefix: str | None = None) -> tuple[State, State, State]:
-    """A checkpoint's transformer in our names, classifiers as head.*, and the rest.
+    """Splits a checkpoint: the transformer in our names, the heads in DeiT's, and the rest.
 
     Reads any known layout; arguments and errors are those of `backbone_state`.
     """
@@ -75,7 +75,7 @@ def parse(checkpoint: Mapping, prefix: str | None = None) -> tuple[State, State,
 
 
 def write(vit: State, heads: State, around: State, to: str) -> dict:
-    """The content of a target's file; CheckpointError if the target cannot hold the model."""
+    """Returns the content of a ``to`` file; CheckpointError if that cannot hold the model."""
     target = TARGETS[to]
     if reason := _obstacle(vit, around, to):
         raise CheckpointError(f'{to} cannot express this model: {reason}')
@@ -92,11 +92,11 @@ def write(vit: State, heads: State, around: State, to: str) -> dict:
 
 def convert(source: str | os.PathLike, out: str | os.PathLike, to: str, *, force: bool = False) \
         -> str:
-    """Converts a file; the suffix .safetensors selects that format.
+    """Converts a checkpoint file for target ``to``; writes safetensors if ``out`` ends in that.
 
     Files for OpenMMLab's toolboxes keep the class names (``meta.dataset_meta``). Returns a line
-    about the new file, and one about entries left out. CheckpointError, before anything is written,
-    if the target cannot hold the model, or ``out`` exists without ``force``.
+    about the new file, and another if entries were left out. Raises CheckpointError, and writes
+    nothing, if the target cannot hold the model, or if ``out`` exists and ``force`` is False.
     """
     if to not in TARGETS:
         raise CheckpointError(f'--to {to}: expected one of {", ".join(TARGETS)}')
@@ -128,7 +128,7 @@ def _obstacle(vit: State, around: State, to: str) -> str | None:
     """Why a target cannot hold a model, or None."""
     target = TARGETS[to]
     if to == 'vit_adapter' and 'level_embed' not in vit:
-        return 'it is not a ViT-Adapter (level_embed is missing)'
+        return 'the model is not a ViT-Adapter (level_embed is missing)'
     if foreign := next((key for key in vit if not re.fullmatch(target.places, key)), None):
         return f'it has no place for {foreign}'
     if target.token and 'cls_token' not in vit:
@@ -138,16 +138,16 @@ def _obstacle(vit: State, around: State, to: str) -> str | None:
     norms = {key.split('.pe_norm.')[0] for key in vit if re.match(r'blocks\.\d+\.pe_norm\.', key)}
     if to == 'lape' and norms:
         if 'blocks.0' not in norms:
-            return 'its layer 0 receives the position embedding too (blocks.0.pe_norm is missing)'
+            return 'its models give layer 0 position embedding too (blocks.0.pe_norm is missing)'
         dim = vit['cls_token'].shape[-1:]
         if any(getattr(vit.get(f'{layer}.pe_norm.{part}'), 'shape', None) != dim
                for layer in norms for part in ('weight', 'bias')):
-            return 'its norms of the position embedding are full LayerNorms'
+            return 'its models normalise position embedding by full LayerNorms'
     return None
 
 
 def _as_lape(vit: State) -> State:
-    """LaPE's form: adds the index of a relative bias, drops the batch dimension of sinusoids."""
+    """Gives weights LaPE's form: relative bias indices, and sinusoids without a batch dimension."""
     renewed = dict(vit)
     for key, table in vit.items():
         if key.endswith('.relative_position_bias_table'):

@@ -53,21 +53,21 @@ def trust_checkpoints(trusted: bool) -> None:
 
 
 def read_checkpoint(path: str | os.PathLike, map_location='cpu', *, weights: bool = True) -> dict:
-    """Reads a checkpoint: a dict of tensors, or a dict with one among its entries.
+    """Reads a checkpoint: a dict of tensors, or a dict that contains one.
 
-    torch's ``weights_only`` loads tensors, plain Python values and the types of `safe_globals`.
+    torch's ``weights_only`` loads only tensors, plain Python values and types of `safe_globals`.
     The weights must be finite real numbers; an optimizer's state is not checked.
 
     Args:
-        path: a file of torch.save, a .safetensors file, or the http(s) address of one, which is
-            downloaded once into torch's hub folder.
+        path: a torch.save or .safetensors file, or its http(s) address. A file at an address is
+            downloaded once, into torch's hub folder.
         map_location: as in torch.load.
         weights: False skips the check of the weights and only maps the file into memory, which is
             enough to read its other entries.
 
     Raises:
-        CheckpointError: the file is missing, damaged or no checkpoint, or holds code (unless
-            `trust_checkpoints` allows it) or weights that are not finite real numbers.
+        CheckpointError: the file is missing, damaged or not a checkpoint; it holds code, and
+            `trust_checkpoints` does not allow that; or a weight is not a finite real number.
     """
     path = os.path.expanduser(os.fspath(path))
     if path.startswith(('http://', 'https://')):
@@ -141,7 +141,7 @@ def _unsafe(path: str, message: str) -> str:
 
 
 def _check_weights(content: Mapping) -> None:
-    """Refuses tensors, in the content or its entries, that cannot be weights."""
+    """Raises CheckpointError if a tensor, in the content or a dict in it, cannot be a weight."""
     groups = {'': content, **{f'{name!r:.200}: ': entry for name, entry in content.items()
                               if isinstance(entry, Mapping)}}
     for group, entries in groups.items():
@@ -153,7 +153,7 @@ def _check_weights(content: Mapping) -> None:
                 raise CheckpointError(f'a tensor is named {shown}, expected a plain name')
             if value.dtype not in REAL or value.layout is not torch.strided:
                 raise CheckpointError(f'{shown} is a tensor of {value.dtype}, {value.layout}, '
-                                      'expected real numbers, torch.strided')
+                                      'expected a strided tensor of real numbers')
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise CheckpointError(f'{shown} holds values that are not finite (nan or inf)')
 
@@ -170,7 +170,7 @@ def safe_globals() -> list:
         from numpy.core.multiarray import _reconstruct, scalar  # type: ignore[no-redef]
 
     def statistic(owner, name):
-        """Replaces getattr, by which a pickled HistoryBuffer names its methods."""
+        """Replaces getattr, which a pickled HistoryBuffer uses to name its methods."""
         if owner is not HistoryBuffer or name not in ('min', 'max', 'mean', 'current'):
             raise pickle.UnpicklingError(f'GLOBAL getattr:{name}')
         return getattr(HistoryBuffer, name)

@@ -1,8 +1,8 @@
 """Checks whether a checkpoint fits a model, and reports it.
 
-`compare` checks names, shapes and dtypes. A test or resumed run needs all weights
-(`check_whole`), ``load_from`` at least one (`check_start`), and ``init_cfg``, timm and the Hub a
-share of the backbone's (`transfer`).
+`compare` checks names, shapes and dtypes. A test, a resumed run and timm need all weights
+(`check_whole`); ``load_from`` needs at least one (`check_start`). In `transfer`, ``init_cfg`` needs
+a share of the backbone's weights, and the Hub all of them.
 """
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class TransferReport:
     resized: dict[str, str] = field(default_factory=dict)  # to another grid or patch size
     missing: dict[str, str] = field(default_factory=dict)  # of the ViT
     grafted: dict[str, str] = field(default_factory=dict)  # parts of PE that the file lacks
-    new: dict[str, str] = field(default_factory=dict)  # no classifier has them
-    unused: dict[str, str] = field(default_factory=dict)  # without a place in the model
-    share: float = 0.  # of a classifier's ViT parameters that was found, by elements, 0..1
+    new: dict[str, str] = field(default_factory=dict)  # weights that no ViT classifier has
+    unused: dict[str, str] = field(default_factory=dict)  # the model has no place for these
+    share: float = 0.  # found share of a classifier's ViT parameters, by elements, 0..1
 
     def __str__(self) -> str:
         rows = {('new by design' if row == 'new' else row): names
@@ -36,7 +36,7 @@ class TransferReport:
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> TransferReport:
-    """Compares a checkpoint's weights with a model's own; refuses integers for floats."""
+    """Compares a checkpoint's weights with a model's; refuses integers in place of floats."""
     report = TransferReport(unused=dict.fromkeys((name for name in state if name not in own), ''))
     for name, target in own.items():
         source = state.get(name)
@@ -73,8 +73,8 @@ def check_start(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     if not compare(own, state).found:
         raise CheckpointError(
             'has none of the model\'s weights: the model\'s first is '
-            f'{next(iter(own), None)}, the file\'s {next(iter(state), None)}. Set '
-            'model.backbone.init_cfg.checkpoint for a backbone or another project\'s file')
+            f'{next(iter(own), None)}, the file\'s {next(iter(state), None)}. To load a backbone '
+            'or another project\'s file, set model.backbone.init_cfg.checkpoint')
 
 
 def _summary(names: dict[str, str], most: int = 10) -> str:

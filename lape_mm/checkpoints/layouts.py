@@ -16,29 +16,29 @@ from .files import CheckpointError
 WRAPPERS = ('state_dict_ema', 'state_dict', 'model', 'model_ema', 'module')
 
 
-# buffers that follow from the sizes
+# buffers that depend only on the model's sizes
 CONSTANTS = re.compile(r'(.*\.)?(relative_position_index|attn_mask)'
                        r'|(.*\.)?rope(_embed|_embeddings)?\.(periods|inv_freq|freqs_(cos|sin))')
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One project's names of a transformer's weights."""
+    """One project's names for a transformer's weights."""
 
     mark: str  # a key that identifies the layout, without prefix
-    # pairs (ours, theirs) of key prefixes, with {} for a number, q, k or v; the first match renames
-    # a key, in either direction
+    # pairs (ours, theirs) of key prefixes; {} stands for a number, q, k or v. In either direction,
+    # the first pair that matches a key renames it
     rules: tuple[tuple[str, str], ...] = ()
     read: tuple[tuple[str, str], ...] = ()  # further rules, for reading only
 
     def ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their state dict under our names, without constants, see `join`."""
+        """Renames their state dict to our names, drops constants, and calls `join`."""
         state = {key: value for key, value in state.items() if not CONSTANTS.fullmatch(key)}
         return join(translate(state, [
             (theirs, ours) for ours, theirs in (*self.rules, *self.read)]))
 
     def theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state dict under their names."""
+        """Renames our state dict to their names."""
         return translate(state, self.rules)
 
 
@@ -63,7 +63,7 @@ LAYOUTS = {
         ('norm.', 'classifier.norm.'))),
     't2t': Layout('tokens_to_token.project.weight', (('patch_embed.', 'tokens_to_token.'),)),
     'ceit': Layout('i2t.proj.weight', (('patch_embed.', 'i2t.'),)),
-    # timm's Swin merges at the start of a stage, the official one at the end of the previous
+    # timm's Swin merges at the start of a stage, the official one at the end of the stage before
     'timm Swin': Layout('layers.3.downsample.reduction.weight', (
         ('layers.0.downsample.', 'layers.1.downsample.'),
         ('layers.1.downsample.', 'layers.2.downsample.'),
@@ -97,7 +97,7 @@ LAYOUTS = {
         ('blocks.{}.attn.proj.', 'layer.{}.attention.o_proj.'),
         ('blocks.{}.gamma_{}', 'layer.{}.layer_scale{}.lambda1'),
         ('blocks.{}.mlp.fc1_g.', 'layer.{}.mlp.gate_proj.'),
-        ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # `join` makes it fc1 without a gate
+        ('blocks.{}.mlp.fc1_x.', 'layer.{}.mlp.up_proj.'),  # fc1 if there is no gate, see `join`
         ('blocks.{}.mlp.fc2.', 'layer.{}.mlp.down_proj.'), ('blocks.', 'layer.'))),
     # DeiT, timm, LaPE, ViT-Adapter, Segmenter; Swin without absolute PE; most recent ViTs; ours
     'deit': Layout('patch_embed.proj.weight', read=(
@@ -120,10 +120,10 @@ LAYER_SCALES = [('blocks.{}.ls{}.gamma', 'blocks.{}.gamma{}'),
 
 
 def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Joins q, k and v of each attention into one ``qkv``.
+    """Joins the q, k and v weights of each attention into one ``qkv``.
 
-    Where k has no bias (BEiT, EVA-02) or a masked one (DINOv3), those of q and v become ``q_bias``
-    and ``v_bias``. A SwiGLU keeps its gate ``fc1_g``; ``fc1_x`` without a gate becomes ``fc1``.
+    Where k has no bias (BEiT, EVA-02) or a masked one (DINOv3), the biases of q and v become
+    ``q_bias`` and ``v_bias``. A SwiGLU keeps its gate ``fc1_g``; a lone ``fc1_x`` becomes ``fc1``.
     """
     state = dict(state)
     for start in [key.removesuffix('q.weight') for key in state if key.endswith('.attn.q.weight')]:
@@ -144,7 +144,7 @@ def join(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
-    """Replaces a bias of q, k and v, (3 C,), by q's and v's if k's is zero."""
+    """Replaces a joint bias (3 C,) by ``q_bias`` and ``v_bias`` if its k part is zero."""
     q, k, v = value.chunk(3)
     if not k.any():
         del state[whole]
@@ -153,10 +153,10 @@ def _split_bias(state: dict[str, Tensor], whole: str, value: Tensor) -> None:
 
 
 def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rewrites equivalent weights in the form that a model has.
+    """Rewrites weights in the equivalent form that a model's ``own`` weights have.
 
-    These are: layer scales; biases of q, k and v, joint or separate, zero if no layer of the file
-    has any; a SwiGLU's gate and value, joint or separate; and the name of the last norm.
+    Forms differ in layer scales; in the biases of q, k and v (joint, separate, or zero if the file
+    has none); in a SwiGLU's gate and value (joint or separate); and in the last norm's name.
     """
     renamed = translate({key: key for key in state}, LAYER_SCALES)
     state = {ours if ours in own else key: state[key] for ours, key in renamed.items()}
@@ -187,7 +187,7 @@ def settle(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, 
 
 
 def wrapper(content: Mapping) -> str | None:
-    """The key of a checkpoint's weights; None if it is the state dict itself."""
+    """Returns the key that holds a checkpoint's weights; None if it is the state dict itself."""
     return next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
 
 
@@ -195,7 +195,7 @@ def unwrap(checkpoint: Mapping) -> dict[str, Tensor]:
     """The weights of a checkpoint, without the wrappers of trainers and DataParallel.
 
     Raises:
-        CheckpointError: there are no weights, values that are no tensors, or the model is folded.
+        CheckpointError: there are no weights, a weight is not a tensor, or the model is folded.
     """
     content, inside = checkpoint, None
     for _ in WRAPPERS:
@@ -239,12 +239,12 @@ def translate(state: Mapping[str, Any], rules) -> dict[str, Any]:
 
 def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
         -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Finds the transformer in a checkpoint; returns it under our names, and all other entries.
+    """Returns the transformer of a checkpoint under our names, and the other weights unchanged.
 
     Reads the layouts of DeiT, timm, LaPE, ViT-Adapter, Segmenter, Swin, CeiT, T2T-ViT,
     Compact-Transformers, MAE, DINOv2, DINOv3, BEiT, EVA-02, mmpretrain's, mmseg's and Hugging
     Face's ViTs, and this package's own models. ``prefix`` is what the transformer's names start
-    with, such as 'backbone.'; None detects it. CheckpointError if there is none, or are several.
+    with, such as 'backbone.'; None detects it. CheckpointError for no transformer, or several.
     """
     state = unwrap(checkpoint)
     for layout in LAYOUTS.values():
@@ -267,11 +267,11 @@ def backbone_state(checkpoint: Mapping, prefix: str | None = None) \
 
 
 def segmenter_state(checkpoint: Mapping) -> dict[str, Tensor]:
-    """An official Segmenter checkpoint as the state dict of mmseg's EncoderDecoder.
+    """Converts an official Segmenter checkpoint to a state dict of mmseg's EncoderDecoder.
 
     The encoder becomes ``backbone``, without its unused classifier. The mask decoder becomes a
-    `SegmenterMaskTransformerHead`; its projections are transposed, because they were applied
-    as ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
+    `SegmenterMaskTransformerHead`; its projections are transposed, because Segmenter
+    applies them as ``x @ P``. The linear decoder becomes the 1x1 convolution of an `FCNHead`.
     """
     state = unwrap(checkpoint)
     backbone, decoder = ({key.removeprefix(name): value for key, value in state.items()

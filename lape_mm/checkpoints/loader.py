@@ -6,7 +6,7 @@ from typing import Any
 
 from .files import CheckpointError, read_checkpoint
 
-# mmengine runs this text as Python: the first on resume, the others in inferencers
+# mmengine runs these entries as Python: the first on resume, the others in inferencers
 CONFIGS = (('meta', 'config'), ('meta', 'cfg'), ('message_hub', 'runtime_info', 'cfg'))
 
 

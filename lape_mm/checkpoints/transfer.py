@@ -21,7 +21,7 @@ from .fit import TransferReport, compare
 from .layouts import backbone_state, settle
 
 TABLE = re.compile(r'pos_embed\d*')
-# norms of PE; a file of another joining may have more of them
+# norms of PE; a file from another joining may have more of them
 PE_NORM = re.compile(r'(.*\.)?(last_)?pe_norm\..*')
 PATCHES = 'patch_embed.proj.weight'
 TOKENS = ('cls_token', 'dist_token')
@@ -44,10 +44,10 @@ def load_backbone(model: nn.Module, path: str, *, min_share: float = .95,
         path: see `read_checkpoint`.
         min_share: share of the ViT's weights that must be found, 0..1.
         prefix: see `backbone_state`.
-        source_grid: (h, w) in tokens of the checkpoint's PE, if that is not square.
+        source_grid: (h, w) of the checkpoint's PE in tokens, if that is not square.
         exact: whether the file must hold all weights of the model and no others.
-        graft: initialises the PE norms that the file lacks so that the model starts as the
-            pre-trained function, see `grafted`.
+        graft: whether PE norms that the file lacks are initialised to keep the pre-trained
+            function, see `grafted`.
         allow_missing: parameters or modules that may start untrained although every token passes
             them: patch embedding, tokens, norms before or after the layers.
 
@@ -106,10 +106,10 @@ class BackboneWeights:
 
 def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | None = None,
           graft: bool = False) -> tuple[dict[str, Tensor], TransferReport]:
-    """The weights of a state dict that fit a backbone, in its shapes, and the report.
+    """Returns the weights of a state dict that fit a backbone, in its shapes, and the report.
 
-    Norms of PE, weights after the layers, and deeper layers may be left over. Raises
-    CheckpointError for PE of unknown grid, integers in place of weights, and see `check_places`.
+    Norms of PE, weights after the layers, and deeper layers may stay unused. Raises CheckpointError
+    for PE of unknown grid, integers in place of floats, and weights that `check_places` rejects.
     """
     own = model.state_dict()
     state = settle(state, own)
@@ -156,17 +156,17 @@ def match(model: Any, state: dict[str, Tensor], source_grid: tuple[int, int] | N
 
 
 def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> dict[str, Tensor]:
-    """Grafting: initial values of the parts of PE that a file lacks, by name.
+    """Returns initial values (by name) for parts of PE that a file lacks: grafting.
 
-    The model starts as the pre-trained function. Every PE norm that the file lacks gets gain and
-    bias zero, so it adds nothing. A PE table that the file lacks beside RoPE starts at zero where
-    the joining adds it to the tokens, and random elsewhere. LaPE takes PE out of the tokens, so it
-    is rejected for a file that has it there; ``dict(first_layer=0)`` is nearest.
+    The model then starts as the pre-trained function. Every PE norm that the file lacks gets gain
+    and bias zero, so it adds nothing. With RoPE the file may also lack the PE table, which starts
+    at zero if the joining adds it to the tokens, and else at random. LaPE does not add PE to the
+    tokens, so it is rejected if the file's model does; ``dict(first_layer=0)`` is the nearest.
 
     The chain ``p_l = LN'_l(p_{l-1})`` still learns: the first step moves all biases, and the gains
-    of the norms whose input is the table. From the second step on no norm's input is zero, so its
-    gain moves too; after L steps the last layer's PE depends on the position. Gains of one over an
-    input of zero would be exact as well, but the derivative of a LayerNorm at zero is
+    of the norms whose input is the table. From the second step on, every norm has nonzero input, so
+    all gains move; after L steps the last layer's PE depends on the position. Gains of one over
+    zero input would be exact as well, but the derivative of a LayerNorm at zero is
     eps ** -0.5 = 1000, or 1e33 through eleven layers: the first step would add full-size PE to
     weights that never saw it.
     """
@@ -176,7 +176,7 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
     norms = [*(layer.pe_norm for layer in model.layers_in_order()), model.last_pe_norm]
     fixed = any(norm is not None and getattr(norm, 'weight', None) is None for norm in norms)
     if not lost and any(map(PE_NORM.fullmatch, state)):
-        return {}  # the file was trained with such a joining
+        return {}  # the file was trained with norms of PE
     adds = [entry is not None for entry in model.make_plan(model.grid).residual]
     if any(map(TABLE.fullmatch, state)) and adds != [True] + [False] * (len(adds) - 1):
         reason = 'the file adds position embedding only to the tokens before the first layer'
@@ -189,12 +189,12 @@ def grafted(model: Any, state: Mapping[str, Tensor], absent: Sequence[str]) -> d
         return {name: own[name] if TABLE.fullmatch(name) and not any(adds)
                 else torch.zeros_like(own[name]) for name in lost}
     raise CheckpointError(f'graft=True: {model.joining} cannot start as the pre-trained model: '
-                          f"{reason}. Expected joining='pvg', 'mpvg', or a dict that keeps it "
-                          'there, such as dict(first_layer=0)')
+                          f"{reason}. Expected joining='pvg', 'mpvg', or a dict that leaves "
+                          'add_to_input=True, such as dict(first_layer=0)')
 
 
 def _fit_patches(own: dict[str, Tensor], state: dict[str, Tensor]) -> str:
-    """Resamples a patch embedding of another patch size in ``state``; returns a note, or ''.
+    """Resamples the patch embedding in ``state`` to the model's patch size; returns a note, or ''.
 
     Uses the pseudo-inverse of the image's resize, as in FlexiViT (CVPR 2023), so a resized patch
     keeps its embedding.
@@ -222,10 +222,10 @@ def check_places(model: Any, names: list[str]) -> None:
 
 def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                source_grid: tuple[int, int] | None) -> tuple[Tensor, int, tuple[int, int]]:
-    """Fits a table to the model's slots and grid; also returns its own slots and grid.
+    """Fits a file's table to the model's slots and grid; also returns the file's slots and grid.
 
-    A token without a slot in the file gets one of zeros. A slot without a token there keeps its
-    initial values.
+    If the file has a token but no slot for it, that slot is zero. If the file lacks the token, the
+    slot keeps the model's initial values.
     """
     slots, grid = _read_table(model, name, table, state, source_grid)
     own = getattr(model, name).detach().cpu()
@@ -241,7 +241,7 @@ def _fit_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
 
 def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                 source_grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
-    """The number of a table's prefix slots, and the grid of the rest.
+    """Returns the number of prefix slots in a file's table, and the grid of its patches.
 
     There is one slot per prefix token in the file, or none at all (DeiT III). The grid is square,
     or the model's own if only that fits.
@@ -254,7 +254,7 @@ def _read_table(model: Any, name: str, table: Tensor, state: dict[str, Tensor],
                                   f'({count})')
         height, width = source_grid
         return rest, (height, width)
-    adapter = 'level_embed' in state  # it may have the slot without the token
+    adapter = 'level_embed' in state  # it may have a slot without a class token
     if adapter and count == getattr(model, name).shape[1]:
         return model.num_prefix_slots, model.grid
     for slots in [[0, 1]] if adapter else [[sum(token in state for token in TOKENS)], [0]]:

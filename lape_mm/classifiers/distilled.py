@@ -1,4 +1,4 @@
-"""Training with DeiT's distillation token; mmpretrain can only evaluate it."""
+"""Trains models with DeiT's distillation token, which mmpretrain can only evaluate."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from lape_mm.registry import MODELS
 
 
 def names_weights(classifier: Mapping) -> bool:
-    """Whether a config names weights; its backbone's alone would leave the classifier random."""
+    """Whether a config names weights for the whole classifier, not only for its backbone."""
     start = classifier.get('init_cfg') or []
     return bool(classifier.get('pretrained') or classifier.get('checkpoint_path') or any(
         one.get('checkpoint') for one in ([start] if isinstance(start, Mapping) else start)))
@@ -25,16 +25,16 @@ def names_weights(classifier: Mapping) -> bool:
 class DistilledClsHead(DeiTClsHead):
     """A linear layer for the pooled vector and one for the distillation token.
 
-    The first learns the labels, the second the labels that a teacher predicts; without a teacher
-    both learn the labels. Predictions average both scores. Takes the arguments of DeiTClsHead.
+    The first learns the true labels, the second those that a teacher predicts, or the true labels
+    without a teacher. Predictions average both scores. Takes the arguments of DeiTClsHead.
     """
 
     def loss(self, feats: tuple, data_samples: Sequence, teacher: Tensor | None = None) \
             -> dict[str, Tensor]:
-        """DeiT's hard distillation (its equation 3).
+        """Returns the two losses of DeiT's hard distillation (DeiT, equation 3).
 
-        ``feats`` ends with a pair of (B, C). ``data_samples`` have labels, or scores if batch
-        augmentation mixed them; ``teacher`` are the teacher's scores, (B, classes).
+        ``feats`` ends with a pair: pooled vector and token, (B, C) each. ``data_samples`` hold
+        labels, or scores if batch augmentation mixed them; ``teacher`` holds scores (B, classes).
         """
         pooled, token = self.pre_logits(feats)
         scores, token_scores = self.layers.head(pooled), self.layers.head_dist(token)
@@ -46,20 +46,20 @@ class DistilledClsHead(DeiTClsHead):
         return dict(loss_labels=labels / 2, loss_teacher=teacher_loss / 2)
 
     def forward(self, feats: tuple) -> Tensor:
-        """The pair of (B, C) to scores (B, classes)."""
+        """Returns the average of the two layers' scores, (B, classes); ``feats`` as in `loss`."""
         pooled, token = self.pre_logits(feats)
         return (self.layers.head(pooled) + self.layers.head_dist(token)) / 2
 
 
 @MODELS.register_module()
 class DistilledClassifier(ImageClassifier):
-    """mmpretrain's ImageClassifier with a teacher, hard distillation (DeiT, ICML 2021).
+    """mmpretrain's ImageClassifier with a teacher, for hard distillation (DeiT, ICML 2021).
 
     Args:
         teacher: a classifier's config, such as ``dict(type='TimmClassifier',
             model_name='regnety_160', pretrained=True)``, or a module, or None. A config is built at
             the first iteration with the weights that it names. The teacher sees the student's
-            batch, is frozen, and is no part of checkpoints and averages.
+            batch, is frozen, and stays out of checkpoints and weight averages.
         kwargs: see ImageClassifier; the head must be a `DistilledClsHead`.
     """
 
@@ -71,21 +71,21 @@ class DistilledClassifier(ImageClassifier):
         self._teacher: list[Any] = [teacher]  # a list hides it from state dicts, averages and DDP
 
     def init_weights(self) -> None:
-        """Called before training; CheckpointError for a teacher without weights."""
+        """Initialises the student; CheckpointError if the teacher's config names no weights."""
         teacher, = self._teacher
         if isinstance(teacher, Mapping) and not names_weights(teacher):
             raise CheckpointError(
-                f'teacher={dict(teacher)!r:.300} names no weights for all of the classifier: '
+                f'teacher={dict(teacher)!r:.300} names no weights for the whole classifier: '
                 "set pretrained, checkpoint_path or init_cfg=dict(type='Pretrained', "
                 'checkpoint=..), whichever its type takes, or teacher=None')
         super().init_weights()
 
     def loss(self, inputs: Tensor, data_samples: Sequence) -> dict[str, Tensor]:
-        """Images (B, 3, H, W) and their labels to the losses of `DistilledClsHead`."""
+        """Returns the losses of `DistilledClsHead` for images (B, 3, H, W) and their labels."""
         teacher, scores = self._teacher[0], None
         if isinstance(teacher, Mapping):
             self._teacher[0] = teacher = MODELS.build(teacher)
-            # without an init_cfg the weights are there already, and timm would draw them again
+            # without init_cfg the weights are loaded already, and timm would re-initialise them
             if teacher.init_cfg:
                 teacher.init_weights()
         if teacher is not None:

@@ -1,8 +1,8 @@
 """Tables of position embedding (PE), and how they are resized to another token grid.
 
 A table is (1, P + h * w, C): P prefix tokens, such as the class token, then the patches row by row.
-A relative bias has one table ((2h - 1) (2w - 1), heads) per layer, as in Swin: the bias of two
-patches depends on their offset alone.
+A relative bias has one table ((2h - 1) (2w - 1), heads) per layer, as in Swin. The bias between two
+patches depends only on their offset.
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RESIZE_MODES = ('bicubic', 'bilinear', 'bicubic_antialias')
 
 
 def sincos(positions: Tensor, dim: int) -> Tensor:
-    """Sine on even and cosine on odd channels of ``p / 10000^(2 (i // 2) / dim)``.
+    """Maps positions (T,), in tokens, to sinusoids (T, dim) in float64; ``dim`` is even.
 
-    Positions (T,), in tokens, to (T, dim), float64. ``dim`` is even.
+    Channel i is the sine (even i) or the cosine (odd i) of ``p / 10000^(2 (i // 2) / dim)``.
     """
     frequencies = 10000 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = positions.double()[:, None] * frequencies
@@ -27,7 +27,7 @@ def sincos(positions: Tensor, dim: int) -> Tensor:
 
 def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tokens: int,
                    std: float = .02) -> nn.Parameter:
-    """Makes a table (1, P + h * w, C) of one of `KINDS`, as the official LaPE code does.
+    """Makes a PE table (1, P + h * w, C) of a kind in `KINDS`, as the official LaPE code does.
 
     ``learnable`` is drawn from a truncated normal distribution; ``std`` is DeiT's by default.
     ``sincos_1d`` gives prefix tokens the first positions. ``sincos_2d`` encodes x in the first half
@@ -59,11 +59,11 @@ def position_table(kind: str, *, grid: tuple[int, int], dim: int, num_prefix_tok
 
 def resize_table(table: Tensor, *, old: tuple[int, int], new: tuple[int, int],
                  num_prefix_tokens: int, mode: str = 'bicubic') -> Tensor:
-    """Resizes the patches of a table to another grid and keeps the prefix tokens.
+    """Resizes a table's patch entries to another token grid and keeps its prefix entries.
 
-    (1, P + h * w, C) over the old grid (h, w), in tokens, to (1, P + h' * w', C) over the new one;
-    the table itself if the grids agree. 'bicubic' is the resize of DeiT, LaPE and ViT-Adapter,
-    'bilinear' Segmenter's, and 'bicubic_antialias' timm's; all with ``align_corners=False``.
+    Maps (1, P + h * w, C) on the old grid (h, w) to (1, P + h' * w', C) on the new one. Equal
+    grids give the table itself. DeiT, LaPE and ViT-Adapter use 'bicubic', Segmenter 'bilinear' and
+    timm 'bicubic_antialias', all with ``align_corners=False``.
     """
     if tuple(old) == tuple(new):
         return table

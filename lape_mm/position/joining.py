@@ -1,13 +1,13 @@
 """Where the position embedding (PE) enters an encoder: the one idea of both papers.
 
-The answer never depends on the image, only on parameters and the token grid. A joining (LaPE's
-word) therefore turns PE into a `PositionPlan` once per forward, and the encoder applies the plan.
+PE never depends on the image, only on parameters and the token grid. A joining (LaPE's word)
+therefore turns PE into a `PositionPlan` once per forward pass, and the encoder applies the plan.
 
     default   residual[0] = pos                                                     eq. 1-4
     share     residual[l] = pos          for every layer l               LaPE, table 7
-    unshare   residual[l] = pos_l        a table per layer               LaPE, table 7
+    unshare   residual[l] = pos_l        one table per layer             LaPE, table 7
     lape      pre_attn[l] = LN'_l(p)     p = pos for l = 0, then pre_attn[l-1]      eq. 5-7
-    pvg       residual[0] = pos, pre_attn[l] = LN'_l(p) from l = 1, p = pos there;  eq. 8-10
+    pvg       residual[0] = pos, pre_attn[l] = LN'_l(p) from l = 1, where p = pos;  eq. 8-10
               no class token: the tokens are averaged
     mpvg      pvg and post_norm = LN'(pos)                                          eq. 11
 
@@ -29,7 +29,7 @@ from .norm import NORMS, PositionNorm
 
 @dataclass(frozen=True)
 class PositionPlan:
-    """What an encoder of L layers adds where: tensors (1, T, C), or None for nothing.
+    """What an encoder of L layers adds, and where: tensors (1, T, C), or None to add nothing.
 
     T includes the prefix tokens. In Swin, T and C change between layers.
 
@@ -38,8 +38,8 @@ class PositionPlan:
         pre_attn: L entries; entry l is added to the output of layer l's attention pre-norm.
         attn_bias: L entries of (1, heads, T, T); entry l is added to layer l's scaled logits.
         post_norm: added to the output of the last LayerNorm.
-        rotary: L entries, see `Rotary`, or none; entry l rotates q and k of layer l. The encoder
-            adds it; joinings ignore it.
+        rotary: L entries from `Rotary`, or an empty tuple; entry l rotates q and k of layer l. The
+            encoder fills this in; joinings ignore it.
     """
 
     residual: tuple[Tensor | None, ...]
@@ -49,7 +49,7 @@ class PositionPlan:
     rotary: tuple[Tensor, ...] = ()
 
     def layer(self, index: int) -> dict[str, Tensor]:
-        """One layer's entries, as keyword arguments of its forward."""
+        """Returns the entries of layer ``index`` as keyword arguments for its forward."""
         entries = dict(residual=self.residual[index], pre_attn=self.pre_attn[index],
                        attn_bias=self.attn_bias[index],
                        rotary=self.rotary[index] if self.rotary else None)
@@ -61,17 +61,17 @@ Carry = Mapping[int, Callable[[Tensor], Tensor]]
 
 @dataclass(frozen=True)
 class Joining:
-    """PE with LayerNorms of its own in every layer: default, LaPE, PVG, MPVG and variants.
+    """Where PE enters, and which norms it passes: default, LaPE, PVG, MPVG and variants.
 
-    To add a joining, write a subclass with its own `plan`, and name it in `PRESETS` for configs.
+    To add a joining, write a subclass with its own `plan`; for configs, add it to `PRESETS` too.
 
     Attributes:
         add_to_input: adds PE to the tokens before layer 0.
         first_layer: first layer whose attention receives PE: 0, 1, or None for no layer.
-        hierarchical: True normalises the PE of layer l - 1 in layer l; False always pos.
-        last: which PE is normalised again and added after the last LayerNorm: None, 0 (pos), or
-            k >= 1 (layer k's).
-        norm: form of LN', a name of `NORMS` (LaPE, table 8).
+        hierarchical: whether layer l normalises the PE of layer l - 1; if not, it normalises pos.
+        last: the PE that one more LN' normalises, to be added after the last LayerNorm: None for
+            no PE, 0 for pos, or k >= 1 for layer k's.
+        norm: form of LN', a key of `NORMS` (LaPE, table 8).
 
     The papers' ablations, as values of these settings in order::
 
@@ -108,17 +108,17 @@ class Joining:
 
     @property
     def class_token(self) -> bool:
-        """Whether the papers pair it with a class token (default, LaPE), not averaged tokens."""
+        """Whether the papers give this joining a class token; if not, they average the tokens."""
         layerwise = self.first_layer is not None
         return self.last is None and not (self.add_to_input and layerwise)
 
     @property
     def needs_table(self) -> bool:
-        """Whether rotary PE alone is not enough."""
+        """Whether the joining needs a PE table even if there is rotary PE."""
         return self.first_layer is not None or self.last is not None
 
     def without_post_norm(self) -> Joining:
-        """The same joining for an encoder without a last LayerNorm."""
+        """Returns this joining without its last term, for an encoder that has no last LayerNorm."""
         return replace(self, last=None)
 
     def num_tables(self, depth: int) -> int:
@@ -136,7 +136,7 @@ class Joining:
                              f'embedding, expected None, 0 or one of {receiving}')
 
     def pe_norm(self, layer: int | None, *, dim: int, eps: float) -> nn.Module | None:
-        """Makes LN' for a layer, or after the last LayerNorm (``layer=None``); None if unused."""
+        """Makes a layer's LN', or with ``layer=None`` that of the last term; None if unused."""
         needed = self.last is not None if layer is None else \
             self.first_layer is not None and layer >= self.first_layer
         if not needed:
@@ -154,7 +154,7 @@ class Joining:
 
     def bias_plan(self, biases: Sequence[Tensor], norms: Sequence[nn.Module | None],
                   num_prefix_tokens: int) -> PositionPlan:
-        """The plan of a relative bias, (1, heads, N, N) for each layer, over the N patches.
+        """Makes the plan of a relative bias: one (1, heads, N, N) per layer, over the N patches.
 
         ``norms`` come from `bias_norm`. Rows and columns of prefix tokens stay zero.
         """
@@ -168,10 +168,10 @@ class Joining:
         """Turns PE into the plan of one forward.
 
         Args:
-            tables: `num_tables` PE tables over this forward's tokens, (1, T, C) each.
-            pe_norms, last_pe_norm: of the L layers, and after the last LayerNorm, from `pe_norm`.
-            carry: layer where grid or channels change -> function that maps the previous layer's
-                PE to this layer's.
+            tables: PE tables for this forward's tokens, (1, T, C) each; `num_tables` says how many.
+            pe_norms, last_pe_norm: LN' of the L layers and of the last term, made by `pe_norm`.
+            carry: for each layer where grid or channels change, a function that maps the previous
+                layer's PE to this layer's.
         """
         pos, = tables
         # input of the next layer's norm, and of the last norm; None where there is no norm
@@ -198,7 +198,7 @@ class Joining:
 class EveryLayer(Joining):
     """PE added to the residual stream before every layer (LaPE, table 7: shared, unshared)."""
 
-    own_tables: bool = False  # a separate one for each layer
+    own_tables: bool = False  # a separate table for each layer
     needs_table = True
 
     def num_tables(self, depth: int) -> int:
@@ -226,14 +226,14 @@ PRESETS: dict[str, Joining] = {
 
 def build_joining(spec: str | Mapping | Joining, *, depth: int,
                   class_token: bool | None = None) -> tuple[Joining, bool]:
-    """Builds a joining and checks it against the encoder.
+    """Builds a joining and checks that it suits an encoder of ``depth`` layers.
 
-    ``spec`` is a name of `PRESETS`, a dict of `Joining`'s settings, or a joining; ``class_token``
-    None for the papers' choice. Returns the joining, and whether there is a class token.
+    ``spec`` is a key of `PRESETS`, a dict of `Joining`'s settings, or a `Joining`. ``class_token``
+    is None for the papers' choice. Returns the joining, and whether the model has a class token.
 
     Raises:
-        ValueError: for an unknown name or setting, a wrong depth, or 'pvg' or 'mpvg' with a class
-            token (a dict of their settings allows one, figure 6a of the MPVG paper).
+        ValueError: the name, a setting or the depth is wrong, or 'pvg' or 'mpvg' gets a class token
+            (a dict of their settings may have one, as in figure 6a of the MPVG paper).
     """
     if depth < 1:
         raise ValueError(f'depth={depth}: expected at least one layer')

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# LaPE, table 8: name -> per-token normalisation, scale, shift; w is the layer's PE
+# LaPE, table 8: name -> (normalise each token?, scale, shift?); w is the layer's PE
 NORMS = {
     'identity': (False, None, False),        # w
     'scalar': (False, 'scalar', False),      # g w, one scalar per layer
@@ -19,7 +19,7 @@ NORMS = {
 
 
 class PositionNorm(nn.Module):
-    """A row of LaPE's table 8. For ``layer_norm``, `Joining` uses torch's LayerNorm instead."""
+    """A norm of PE, one row of LaPE's table 8; for ``layer_norm``, `Joining` uses nn.LayerNorm."""
 
     def __init__(self, kind: str, *, dim: int, eps: float):
         super().__init__()
@@ -29,7 +29,7 @@ class PositionNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim)) if shift else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(1, T, C) to (1, T, C)."""
+        """Maps (1, T, C) to (1, T, C)."""
         if self.normalise:
             x = F.layer_norm(x, (self.dim,), eps=self.eps)
         if self.weight is not None:

@@ -1,7 +1,7 @@
 """Rotary position embedding (RoPE): rotates q and k, one pair of channels at a time.
 
-The angles grow with the position of a patch, so that the logit of two patches depends on their
-offset alone. The d channels of a head form d / 2 pairs: half encode x, half y. Prefix tokens have
+The angles grow with the position of a patch, so that the logit of two patches depends only on their
+offset. The d channels of a head form d / 2 pairs: half encode x, half y. Prefix tokens have
 angle zero.
 """
 from __future__ import annotations
@@ -19,11 +19,11 @@ class RotaryKind:
     """One published form of RoPE."""
 
     temperature: float  # frequency i of n = d / 4 is temperature^(-i / n)
-    x_first: bool = False  # in the channels
+    x_first: bool = False  # x takes the first channels
     # None keeps patch indices, a number maps the grid to 0..number, 'centred' to -2 pi..2 pi
     span: float | str | None = None
     halves: bool = False  # pairs channel c with c + d / 2, rather than with its neighbour
-    mixed: bool = False  # every pair in each head and layer learns its frequencies of x and y
+    mixed: bool = False  # every pair in each head and layer learns its own x and y frequencies
 
 
 ROTARY = {
@@ -35,9 +35,9 @@ ROTARY = {
 
 
 class Rotary(nn.Module):
-    """Makes the angles of one form of `ROTARY` for a token grid; d is a multiple of 4.
+    """Makes the angles of a form in `ROTARY` for a token grid; ``head_dim`` d is a multiple of 4.
 
-    Only the mixed form has ``freqs``, (2, L, heads, d / 2): the frequencies of x, then y.
+    Only the mixed form has ``freqs`` (2, L, heads, d / 2): the frequencies of x, then of y.
     """
 
     def __init__(self, kind: str, *, depth: int, num_heads: int, head_dim: int):
@@ -70,7 +70,7 @@ class Rotary(nn.Module):
 
     def forward(self, grid: tuple[int, int], num_prefix_tokens: int, device: torch.device) \
             -> tuple[Tensor, ...]:
-        """L entries (2, T, heads or 1, d / 2): cosine and sine of the tokens' angles, float32."""
+        """Returns L float32 entries (2, T, heads or 1, d / 2): each token's cosines and sines."""
         y, x = torch.meshgrid(*(self.positions(size, device) for size in grid), indexing='ij')
         axes = [axis.flatten()[:, None] for axis in ((x, y) if self.kind.x_first else (y, x))]
         if self.freqs is None:
@@ -84,7 +84,7 @@ class Rotary(nn.Module):
 
 
 def rotate(x: Tensor, rotary: Tensor, halves: bool) -> Tensor:
-    """Rotates q or k, (B, T, heads, d), by an entry of `PositionPlan.rotary`."""
+    """Rotates q or k (B, T, heads, d) by an entry of `PositionPlan.rotary`."""
     cos, sin = rotary
     a, b = x.chunk(2, dim=-1) if halves else x.unflatten(-1, (-1, 2)).unbind(-1)
     pair = a * cos - b * sin, a * sin + b * cos

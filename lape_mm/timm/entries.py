@@ -1,7 +1,7 @@
-"""The backbones with a head, as timm's models, named ``lape_mm_architecture.joining``.
+"""The backbones with a head as timm models, named ``lape_mm_ARCHITECTURE.JOINING``.
 
-Parameter names are the backbones'. timm splits a name at its first dot and passes the rest, the
-pretrained tag, to the architecture's entry. Here the tag names the joining.
+Parameter names are the backbones'. timm splits a model's name at its first dot and passes what
+follows, the pretrained tag, to the architecture's entry. Here the tag names the joining.
 """
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class DeiTClassifier(TimmModel, DeiT):
 
     def __init__(self, *, distilled: bool = False, **kwargs):
         if distilled:
-            raise ValueError(f'distilled={distilled!r}: expected False, models for timm have one '
-                             'classifier. lape_mm.DistilledClassifier trains one with two')
+            raise ValueError(f'distilled={distilled!r}: expected False, because timm models have '
+                             'one head. To train with two, use lape_mm.DistilledClassifier')
         super().__init__(**kwargs)
 
 
@@ -49,7 +49,7 @@ class CeiTClassifier(TimmModel, CeiT):
 
 
 class SwinClassifier(TimmModel, Swin):
-    """`Swin` for timm; maps (B, h, w, C), one a stage; ``img_size`` decides the windows."""
+    """`Swin` for timm, with one map (B, h, w, C) per stage; ``img_size`` limits the windows."""
 
     output_fmt = 'NHWC'
     layers_coarse = ((r'^layers\.(\d+)', None),)
@@ -105,14 +105,14 @@ CIFAR100 = dict(input_size=(3, 32, 32), num_classes=100, crop_pct=1., mean=(.507
 
 
 class Architecture(NamedTuple):
-    """One architecture of timm's registry; ``data`` are settings of timm's evaluation."""
+    """One architecture in timm's registry; ``data`` holds settings of timm's evaluation."""
 
     cls: type
     arguments: Mapping
     first_conv: str | None = 'patch_embed.proj'
     data: Mapping = MappingProxyType({})
     joinings: tuple[str, ...] = tuple(PRESETS)
-    out_indices: int | tuple[int, ...] = 3  # of features_only
+    out_indices: int | tuple[int, ...] = 3  # default with features_only
 
 
 STAGES = (0, 1, 2, 3)
@@ -122,7 +122,7 @@ PUBLISHED = {name: arch for name, arch in ARCHS.items() if arch.timm}
 
 
 def published(name: str) -> Architecture:
-    """The architecture for a name of `lape_mm.backbones.archs.ARCHS`."""
+    """Returns timm's architecture for a key of `lape_mm.backbones.archs.ARCHS`."""
     mean, std = ARCHS[name].normalisation
     side = {**DEFAULTS, **ARCHS[name].defaults}['img_size']
     return Architecture(DeiTClassifier, dict(arch=name), data=dict(
@@ -146,7 +146,7 @@ ARCHITECTURES = {
     **{f'lape_mm_vit_adapter_{arch}_patch16': Architecture(
         ViTAdapterFeatures, dict(arch=arch), None, out_indices=STAGES)
        for arch in ('tiny', 'small', 'base')},
-    # several weights of one architecture have one name in timm: the first gets it
+    # some weights share their architecture's name in timm: the first of them gets it
     **{f'lape_mm_{arch.timm.split(".")[0]}': published(name)
        for name, arch in reversed(PUBLISHED.items())},
     **{f'lape_mm_vit_adapter_{name}': Architecture(
@@ -154,7 +154,7 @@ ARCHITECTURES = {
 }
 
 
-# without an address: there are no weights
+# the url is empty, because there are no weights
 default_cfgs = generate_default_cfgs({
     f'{name}.{joining}' if joining else name: dict(
         url='', first_conv=arch.first_conv, **arch.data,
@@ -163,7 +163,7 @@ default_cfgs = generate_default_cfgs({
 
 
 def make_entry(name: str, arch: Architecture) -> Callable:
-    """The function that timm calls to build an architecture."""
+    """Returns the function that timm calls to build an architecture."""
     def entry(pretrained: bool = False, pretrained_cfg=None, **kwargs):
         # timm passes a dict, or the tag itself
         tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, dict) else pretrained_cfg
@@ -181,6 +181,6 @@ def make_entry(name: str, arch: Architecture) -> Callable:
     return entry
 
 
-# timm reads the module's `default_cfgs`, and adds the names to its `__all__`
+# timm reads this module's `default_cfgs`, and adds the names to this module's `__all__`
 globals().update({name: register_model(make_entry(name, arch))
                   for name, arch in ARCHITECTURES.items()})

@@ -16,19 +16,19 @@ from lape_mm.checkpoints.fit import check_whole
 from lape_mm.checkpoints.transfer import log, match
 from lape_mm.position import PositionPlan
 
-LAST = (99999,)  # timm's number of the group after all layers
+LAST = (99999,)  # timm's number for the parameter group after all layers
 Outputs = list[tuple[Tensor, tuple[int, int]]]  # tokens (B, T, C) and grid, after each layer
 Groups = tuple[tuple[str, tuple[int] | None], ...]
 
 
 def as_maps(tokens: Tensor, grid: Sequence[int], fmt: str) -> Tensor:
-    """(B, h * w, C) as 'NCHW', 'NHWC', 'NCL' or 'NLC'."""
+    """Converts tokens (B, h * w, C) to 'NCHW', 'NHWC', 'NCL' or 'NLC'."""
     return nchw_to(tokens.transpose(1, 2).unflatten(2, grid).contiguous(), Format(fmt))
 
 
 def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
         path: str = 'a checkpoint') -> dict[str, Tensor]:
-    """The weights of a checkpoint under the model's names, resized to its grid; logs the report.
+    """Returns a checkpoint's weights with the model's names and grid; logs a report.
 
     timm calls this for files in ``pretrained_cfg_overlay``. Raises CheckpointError as `match` does.
     """
@@ -37,7 +37,7 @@ def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
     fitting, report = match(model, state)
     report.unused.update(dict.fromkeys(around, ''))
     log(report, model, path)
-    # weights of another shape: timm adapts the first convolution, and torch names the others
+    # weights of another shape: timm adapts the first convolution, torch reports the others
     fitting.update((name, state[name]) for name, why in report.missing.items()
                    if why and name in state)
     fitting.update(heads)
@@ -45,11 +45,11 @@ def fit(checkpoint: Mapping, model: Encoder, prefix: str | None = None, *,
 
 
 class TimmModel(Encoder):
-    """timm's model interface; a subclass names the backbone after it.
+    """timm's model interface; a subclass inherits from this first, and then from a backbone.
 
-    Images may have any size; ``img_size`` is that of the PE table. The joining decides how tokens
-    are pooled: ``global_pool`` is None for that, or '' for none. ``drop_rate`` is dropout before
-    the head; ``kwargs`` are the backbone's.
+    Images may have any size; ``img_size`` is the size that the PE table is made for. The joining
+    decides how tokens are pooled; ``global_pool=''`` turns pooling off. ``drop_rate`` is the
+    dropout before the head. ``kwargs`` go to the backbone.
     """
 
     output_fmt = 'NLC'
@@ -85,8 +85,8 @@ class TimmModel(Encoder):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Makes a new head, or none for 0 classes; ``global_pool=''`` turns pooling off."""
         if global_pool not in (None, '', self.own_pool):
-            raise ValueError(f"global_pool={global_pool!r}: expected {self.own_pool!r}, as the "
-                             "joining pools, or '' for none")
+            raise ValueError(f"global_pool={global_pool!r}: expected {self.own_pool!r}, the "
+                             "joining's pooling, or '' for no pooling")
         self.num_classes = num_classes
         self.global_pool = self.global_pool if global_pool is None else global_pool
         some = next(self.parameters())
@@ -117,7 +117,7 @@ class TimmModel(Encoder):
         self.grid = grid
 
     def group_matcher(self, coarse: bool = False) -> dict:
-        """Patterns of parameter names in the order of depth, for layer-wise learning rates."""
+        """Returns patterns of parameter names, by depth, for layer-wise learning rates."""
         layers = self.layers_coarse if coarse else self.layers_fine
         return dict(stem=self.stem, blocks=[*layers, (
             r'^(?:norm|fc_norm|last_pe_norm|lca|pos_layer_embed|attention_pool)(?:\.|$)', LAST)])
@@ -127,10 +127,10 @@ class TimmModel(Encoder):
                 if not name.startswith('head.'))
 
     def load_pretrained(self, checkpoint_path: str, prefix: str = '') -> None:
-        """Loads a whole checkpoint, in any layout this package reads, without running code in it.
+        """Loads a checkpoint of any layout this package reads; runs no code in it.
 
-        PE is resized to the model's grid. `lape_mm.checkpoints.load_backbone` loads part of a
-        model, such as a DeiT without norms of PE. Raises CheckpointError for any other file.
+        PE is resized to the model's grid. Raises CheckpointError unless the file has all weights;
+        `lape_mm.checkpoints.load_backbone` also loads a part, such as a DeiT without norms of PE.
         """
         with named(checkpoint_path):
             fitting = fit(read_checkpoint(checkpoint_path), self, prefix or None,
@@ -142,26 +142,26 @@ class TimmModel(Encoder):
         return self.pool(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """The output of `forward_features` to (B, num_classes), or the pooled (B, C)."""
+        """Maps `forward_features`' output to (B, num_classes), or to (B, C) with ``pre_logits``."""
         pooled = self.head_drop(self.pool_features(x) if self.global_pool else x)
         return pooled if pre_logits else self.head(pooled)
 
     def forward(self, img: Tensor) -> Any:
-        """(B, in_chans, H, W) to (B, num_classes), or to features without pool and head."""
+        """Maps (B, in_chans, H, W) to (B, num_classes); without pooling, scores every token."""
         if not self.global_pool:
             return self.forward_head(self.forward_features(img))
-        # the backbone's forward computes the class token alone in the last layer
+        # cheaper: where the class token is pooled, the last layer computes only prefix tokens
         return self.head(self.head_drop(super().forward(img)[0]))
 
     def forward_features(self, img: Tensor) -> Tensor:
-        """(B, in_chans, H, W) to the tokens after the last norm and ``post_norm``, (B, T, C)."""
+        """Maps (B, in_chans, H, W) to tokens (B, T, C), after the last norm and ``post_norm``."""
         return self.forward_intermediates(img, indices=1)[0]
 
     def forward_intermediates(self, x: Tensor, indices: int | list[int] | None = None,
                               return_prefix_tokens: bool = False, norm: bool = False,
                               stop_early: bool = False, output_fmt: str = 'NCHW',
                               intermediates_only: bool = False):
-        """Maps of chosen layers or stages, and `forward_features`' output; arguments as in timm.
+        """Returns `forward_features`' output and maps of chosen layers or stages, as in timm.
 
         ``norm`` applies the last norm to every map (in Swin only to
         the last stage's), and adds ``post_norm`` to the last layer's map.
@@ -181,7 +181,7 @@ class TimmModel(Encoder):
         return maps if intermediates_only else (self.last_features(outputs, plan), maps)
 
     def run_layers(self, img: Tensor, count: int) -> tuple[Outputs, PositionPlan]:
-        """The outputs of the first ``count`` layers, or of Swin's stages, and the plan."""
+        """Returns the outputs of the first ``count`` layers (Swin: stages), and the plan."""
         x, grid, plan = self.embed(img)
         outputs = []
         for layer, block in zip(range(count), self.blocks):
@@ -200,7 +200,7 @@ class TimmModel(Encoder):
         last_goes = deepest < len(self.feature_info) - 1
         self.keep_layers(deepest + 1)
         self.feature_info = self.feature_info[:deepest + 1]
-        if prune_norm or last_goes:  # post_norm has lost its place
+        if prune_norm or last_goes:  # no place is left for post_norm
             self.joining, self.last_pe_norm = self.joining.without_post_norm(), None
         if prune_norm:
             self.norm = None
