@@ -169,8 +169,8 @@ def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
 
 
 def class_names(names: Sequence[str], labels: NDArray) -> tuple[str, ...]:
-    """The names; without any, numbers up to the highest label."""
-    return tuple(names or map(str, range(int(labels.max(initial=0)) + 1)))
+    """The names, and numbers for labels without one."""
+    return (*names, *map(str, range(len(names), int(labels.max(initial=0)) + 1)))
 
 
 def fit(size: Sequence[int], into: Sequence[int]) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 
 import numpy as np
@@ -164,7 +164,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
     splits = {stem: split for split in ('test', 'val', 'train') for path in folder.files
               if path.endswith(f'{lists}/{split}.txt')
               for line in folder.lines(path) for stem in line.split()[:1]}
-    if splits:
+    if splits and toolbox == 'mmseg':
         folder.images = [path for path in folder.images if Path(path).stem in splits]
     labelled = any(yolo_label(folder, image) for image in folder.images)
     found: dict[str, Any] = {
@@ -190,7 +190,7 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
         classes, samples = read_classes(folder)
     else:
         classes, samples = read_boxes(folder, layout, samples)
-    for sample in samples:
+    for sample in samples if layout in ('PASCAL VOC', 'label maps') else ():
         sample.split = splits.get(Path(sample.path).stem, sample.split)
     train, val, how = split_samples(folder, samples)
     notes = [f'{folder.root}: {layout}, {len(classes)} classes: {some(classes, 8, str)}',
@@ -286,7 +286,7 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
 def annotation(name: str, box: Sequence[float], area: float | None = None, crowd: Any = 0,
                segmentation: Any = None) -> dict:
     """A COCO annotation with the class's name for its category_id; a box is x, y, width, height."""
-    left, top, width, height = box
+    left, top, width, height = map(float, box)
     return dict(category_id=name, bbox=[left, top, width, height], area=area or width * height,
                 iscrowd=int(crowd or 0), segmentation=segmentation)
 
@@ -340,10 +340,8 @@ def yolo_names(folder: Folder) -> list[str]:
             names = names or yaml.safe_load((folder.root / path).read_text('utf-8')).get('names')
     if isinstance(names, dict):
         names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
-    names = [*map(str, names or [])]
-    if len({*names}) < len(names):
-        raise Fault(f'{folder.root / path}: a name is there twice, of {some(names)}; rename one')
-    return names
+    return [f'class_{index}' if name in names[:index] else str(name)
+            for index, name in enumerate(names or [])]
 
 
 def yolo_label(folder: Folder, image: str) -> str:
@@ -360,7 +358,7 @@ def read_yolo(folder: Folder, image: str, classes: dict[str, None]) -> list[tupl
         with blame(f'{folder.root / label}:{number}', 'rows are class x y width height, or '
                    'class x1 y1 x2 y2 .., divided by the size of the image'):
             objects += [yolo_object(row, names, size)] if row else []
-    return [(image, size, objects)]
+    return [(quote(image), size, objects)]
 
 
 def yolo_object(row: str, names: Sequence[str], size: tuple[int, int]) -> dict:

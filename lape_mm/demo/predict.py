@@ -64,7 +64,7 @@ def still(model: Predict, path: Path, name: Path, target: Path, score: float) ->
     """Predicts an image, draws it into the target, and yields its entries."""
     picture = read_image(path)
     found = model(picture)
-    draw(picture, found, score).save(target)
+    draw(picture, found, score).save(target, quality=92)
     if found.label_map is not None:
         kind = np.uint8 if found.label_map.max() < 256 else np.uint16
         Image.fromarray(found.label_map.astype(kind)).save(f'{target}_labels.png')
@@ -92,7 +92,7 @@ def results(found: Prediction, name: Path, score: float) -> Iterator[dict]:
     """Entries of an image: COCO results for a detector, the best classes of a classifier.
 
     ``image_id`` is the file's name below the folder of all inputs, or the number that it is. A
-    segmenter's entry has the share of each class; its label map is in NAME_labels.png.
+    segmenter's entry has the share of each class; its label map is in FILE_labels.png.
     """
     stem = str(name.with_suffix(''))
     image = int(stem) if stem.isdigit() else name.as_posix()

@@ -20,7 +20,7 @@ from lape_mm.wording import first_line
 
 from .arguments import apply_trust
 from .checks.build import build_model
-from .config import load_config, our_backbones
+from .config import load_config, lookup, our_backbones
 from .errors import RunError
 from .images import find_images, fit, read_image, test_steps, turns_channels
 from .loading import check_fits
@@ -69,7 +69,8 @@ def load_trained(cfg: Config, checkpoint: str) -> tuple[nn.Module, list[str]]:
     model = build_model(cfg).eval()
     content = check_fits(model, checkpoint)
     model.load_state_dict(unwrap(content))
-    return model, [str(name) for name in dataset_meta(content).get('classes') or ()]
+    meta = dataset_meta(content) or lookup(cfg, 'test_dataloader.dataset.metainfo') or {}
+    return model, [str(name) for name in meta.get('classes') or ()]
 
 
 def preparation(cfg: Config) -> tuple[tuple[int, int] | None, dict]:

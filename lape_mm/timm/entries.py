@@ -165,8 +165,8 @@ default_cfgs = generate_default_cfgs({
 def make_entry(name: str, arch: Architecture) -> Callable:
     """Returns the function that timm calls to build an architecture."""
     def entry(pretrained: bool = False, pretrained_cfg=None, **kwargs):
-        # timm passes a dict, or the tag itself
-        tag = pretrained_cfg.get('tag') if isinstance(pretrained_cfg, dict) else pretrained_cfg
+        tag = getattr(pretrained_cfg, 'tag', pretrained_cfg)  # of an object, a dict, or the tag
+        tag = tag.get('tag') if isinstance(tag, dict) else tag
         joining = kwargs.pop('joining', tag or 'default')
         if arch.cls is ViTAdapterFeatures and not kwargs.get('features_only'):
             raise ValueError(f'{name} gives a pyramid of maps: pass features_only=True')

@@ -40,11 +40,14 @@ def test_a_polygon_of_yolo_is_an_outline(tmp_path):
 
 def test_names_of_yolo_may_begin_at_1(tmp_path):
     yolo(tmp_path)
-    write(tmp_path / 'data.yaml', 'names: {1: ant, 2: bee}')
-    write(tmp_path / 'train/labels/0.txt', '1 0.5 0.5 0.2 0.2')
+    write(tmp_path / 'data.yaml', 'names: {1: ant, 2: bee, 3: ant}')
+    (tmp_path / 'train/images/0.jpg').rename(tmp_path / 'train/images/a%200.jpg')
+    (tmp_path / 'train/labels/0.txt').unlink()
+    write(tmp_path / 'train/labels/a%200.txt', '1 0.5 0.5 0.2 0.2')
     data = read(tmp_path, 'yolo')
-    assert data.classes == ['class_0', 'ant', 'bee']
-    assert data.train[0].objects[0]['category_id'] == 1
+    assert data.classes == ['class_0', 'ant', 'bee', 'class_3']
+    assert data.train[-1].path.endswith('a%200.jpg')
+    assert data.train[-1].objects[0]['category_id'] == 1
 
 
 def test_images_without_a_size_are_measured(tmp_path):
@@ -153,8 +156,6 @@ FAULTS = {
                'labels/1.txt:1: 0..1 divide'),
     'captions': ('yolo', lambda root: write(root / 'train/labels/1.txt', 'a bee'),
                  "labels/1.txt:1: 'a' rows are class"),
-    'name twice': ('yolo', lambda root: write(root / 'data.yaml', 'names: [ant, ant, bee]'),
-                   "data.yaml 'ant', 'ant', 'bee' rename"),
     'broken yaml': ('yolo', lambda root: write(root / 'data.yaml', 'a: ['), 'data.yaml mend'),
     'cut map': ('maps', lambda root: write(root / 'annotations/training/3.png', 'x'),
                 '3.png image mend'),
