@@ -1,9 +1,9 @@
 """LaPE, PVG and MPVG position embedding for vision transformers on the OpenMMLab stack.
 
 Importing the package makes mmcv's operators available (`lape_mm.mmcv_ext`). It imports neither
-torch nor mmengine: a name is imported when it is first asked for, and mmengine's registries find
-``lape_mm.X`` by themselves. Without mmengine only `lape_mm.position` is of use, which needs torch
-and timm alone.
+torch nor mmengine: each name is imported on first use, and mmengine's registries find
+``lape_mm.X`` on their own. Without mmengine you can still use `lape_mm.position`, which needs only
+torch and timm.
 """
 import warnings
 from importlib import import_module

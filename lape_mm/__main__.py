@@ -1,4 +1,4 @@
-"""``python -m lape_mm TOOL ...``: the tools, from wherever lape_mm is installed."""
+"""``python -m lape_mm TOOL ...`` runs a tool, wherever lape_mm is installed."""
 from __future__ import annotations
 
 import runpy
@@ -8,7 +8,7 @@ from lape_mm.shipped import shipped
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs tools/TOOL.py; 2 where there is none, with the names of all."""
+    """Runs tools/TOOL.py. For an unknown name it prints all names and returns 2."""
     name, *rest = (sys.argv[1:] if argv is None else argv) or ['']
     tools = {path.stem: str(path) for path in sorted(shipped('tools').glob('*.py'))}
     if name not in tools:

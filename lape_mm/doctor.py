@@ -2,8 +2,8 @@
 
     python -m lape_mm.doctor [CONFIG]
 
-Every import happens inside a check, since it may fail. Whatever depends on a broken module is not
-tried, so each cause is named once. The exit status is 1 if something is broken.
+Every import happens inside a check, since it may fail. Checks that depend on a broken module are
+skipped, so each cause is named once. The exit status is 1 if something is broken.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REMEDIES = {
 
 
 class Doctor:
-    """Prints findings as they come, and keeps the causes and the modules that are broken."""
+    """Prints findings as they come, and remembers what is broken."""
 
     def __init__(self) -> None:
         self.causes: list[str] = []
@@ -50,13 +50,13 @@ class Doctor:
         """Prints a finding ('ok', 'note' or 'BROKEN') and the command that repairs the module."""
         print(f'{status:<7} {text}', flush=True)
         if remedy:
-            print(f'{"":<7}   mend: {remedy}', flush=True)
+            print(f'{"":<7}   fix: {remedy}', flush=True)
         if status == 'BROKEN':
             self.causes.append(text)
             self.broken.add(module)
 
     def attempt(self, what: str, check: Callable[[], Any], remedy: str, module: str = '') -> None:
-        """Says whether a check runs."""
+        """Runs a check, and prints ok or the error that it raised."""
         try:
             check()
         except Exception as error:  # a broken package can raise anything
@@ -65,7 +65,7 @@ class Doctor:
             self.say('ok', what)
 
     def module(self, name: str, *needs: str, remedy: str = '') -> Any:
-        """A module that can be imported and is new enough, else None."""
+        """Imports a module and reports on it; returns None if it cannot be imported."""
         if causes := sorted(self.broken & set(needs)):
             self.say('note', f'{name}: skipped, because {", ".join(causes)} is broken or missing')
             self.broken.add(name)
@@ -95,17 +95,17 @@ def hint(module: str | None) -> str:
 
 
 def remedy_of(error: Exception) -> str:
-    """The command that repairs an import error, '' if none is known."""
+    """The command that fixes an import error, or '' if none is known."""
     known = (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
     return next(known, hint(error.name if isinstance(error, ModuleNotFoundError) else None))
 
 
 def check_torch(doctor: Doctor) -> None:
-    """Python, torch, torchvision and timm, and a computation on the GPU."""
+    """Checks Python, torch, torchvision and timm, and computes something on the GPU."""
     supported = (3, 10) <= sys.version_info[:2] <= (3, 13)  # as in pyproject.toml
     doctor.say('ok' if supported else 'BROKEN', f'Python {sys.version.split()[0]} '
-               f'({sys.executable}); lape_mm takes 3.10 to 3.13', '' if supported else
-               'uv venv --python 3.11, or another environment with such a Python')
+               f'({sys.executable}); lape_mm supports 3.10 to 3.13', '' if supported else
+               'uv venv --python 3.11, or any other supported version')
     torch = doctor.module('torch', remedy='pip install --force-reinstall torch torchvision')
     remedy = 'https://pytorch.org/get-started/locally names the torch for your GPU and driver'
     if torch and torch.cuda.is_available():
@@ -120,7 +120,7 @@ def check_torch(doctor: Doctor) -> None:
 
 
 def check_mmcv(doctor: Doctor) -> None:
-    """mmengine, mmcv, and the operators in use, on the CPU and on a GPU if there is one."""
+    """Checks mmengine and mmcv, and runs an mmcv operator on the CPU and on any GPU."""
     for module, names in packages_distributions().items():
         if module in requirements.STACK and len(twins := sorted({*names})) > 1:
             doctor.say('BROKEN', f'{" and ".join(twins)} are both installed, and provide the same '
@@ -137,7 +137,7 @@ def check_mmcv(doctor: Doctor) -> None:
             boxes = torch.tensor([[0., 0, 4, 4], [0, 0, 4, 5]], device=device)
             nms(boxes, torch.tensor([.9, .8], device=device), iou_threshold=.5)
 
-        # compiled ones may be for another torch, or for the CPU alone
+        # compiled operators may be for another torch, or for the CPU only
         kind, remedy = (('compiled', plain_mmcv()) if compiled() else
                         ("lape_mm's, on torchvision", 'pip install --force-reinstall torchvision'))
         for device in ('cpu', 'cuda')[:1 + torch.cuda.is_available()]:
@@ -146,7 +146,7 @@ def check_mmcv(doctor: Doctor) -> None:
 
 
 def check_toolboxes(doctor: Doctor) -> None:
-    """mmpretrain, mmdet and mmseg, of which one is enough."""
+    """Checks mmpretrain, mmdet and mmseg; one of them is enough."""
     absent = missing(*TOOLBOXES)
     for toolbox, needs in TOOLBOXES.items():
         if toolbox in absent:
@@ -159,7 +159,7 @@ def check_toolboxes(doctor: Doctor) -> None:
 
 
 def check_folder(doctor: Doctor, folder: str) -> None:
-    """Whether files can be written into a folder, or where it would be made."""
+    """Checks that files can be written into a folder, or into its nearest existing parent."""
     path = Path(folder).expanduser().absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     doctor.attempt(f'writing into {existing}', lambda: tempfile.TemporaryFile(dir=existing).close(),
@@ -168,7 +168,7 @@ def check_folder(doctor: Doctor, folder: str) -> None:
 
 
 def check_config(doctor: Doctor, path: str) -> None:
-    """A config, its data and its work directory, by the checks that precede each run."""
+    """Checks a config, its data and its work directory, as before each run."""
     preflight = doctor.module('lape_mm.runs.checks.preflight', 'torch', 'timm', 'mmengine',
                               'lape_mm.backbones')
     if not preflight:
@@ -206,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         check_folder(doctor, 'work_dirs')
     print(f'\n{len(doctor.causes)} broken, first: {doctor.causes[0]}' if doctor.causes else
-          '\nall of it works')
+          '\neverything works')
     return int(bool(doctor.causes))
 
 

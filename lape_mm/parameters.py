@@ -1,4 +1,4 @@
-"""Parameter counts of our models beside tables 1 and 2 of the MPVG paper."""
+"""Compares our models' parameter counts with tables 1 and 2 of the MPVG paper."""
 import torch
 from torch import nn
 
@@ -17,7 +17,7 @@ PAPER = (
      ('3.740', '3.744', '3.742', '3.743')),
     (2, 'T2T-ViT-7', 'T2TViT', dict(arch='7'), 100, ('4.078', '4.082', '4.081', '4.081')),
 )
-# why a cell does not equal the paper's figure when truncated; most cells do
+# why our truncated count differs from the paper's figure in these cells; most cells agree
 NOTES = {
     ('DeiT-Ti', 'lape'): "a slip in the paper: LaPE's own table prints 5.722, and a count of 5.721 "
                          'would contradict DeiT-B',
@@ -30,7 +30,7 @@ NOTES = {
 
 
 def parameter_table() -> list[dict]:
-    """Every cell of both tables: the paper's figure in millions, our count, how they compare."""
+    """One dict per table cell: the paper's figure in millions, our count, and how they compare."""
     cells = []
     for table, model, kind, arguments, num_classes, figures in PAPER:
         for joining, paper in zip(JOININGS, figures):

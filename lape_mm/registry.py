@@ -1,13 +1,13 @@
-"""Registries of scope ``lape_mm``, children of mmengine's.
+"""Registries of the scope ``lape_mm``, children of mmengine's root registries.
 
-Because they name their locations, ``lape_mm.X`` resolves from mmengine, mmpretrain, mmdet and
-mmseg alike.
+Each names the modules that register its classes, so mmengine, mmpretrain, mmdet and mmseg all
+resolve ``lape_mm.X``.
 """
 from mmengine import registry as root
 
 
 def child(parent: root.Registry, *locations: str) -> root.Registry:
-    """A registry of ours."""
+    """A child of ``parent`` in the scope ``lape_mm``; it imports ``locations`` on demand."""
     return root.Registry(parent.name, parent=parent, scope='lape_mm', locations=[*locations])
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 # modules that a toolbox of OpenMMLab imports; torchvision replaces mmcv's compiled operators
 TOOLBOXES = {name: ('mmengine', 'mmcv', 'torchvision', name)
              for name in ('mmpretrain', 'mmdet', 'mmseg')}
-# distribution -> first and last tested version; the first of torch and timm without the toolboxes
+# distribution -> first and last tested version (oldest torch and timm: tested without toolboxes)
 TESTED = {
     'torch': ('2.7.0', '2.11.0'),
     'timm': ('1.0.16', '1.0.31'),
@@ -24,7 +24,7 @@ EXTRAS = {  # module -> the extra that installs it
 
 
 def installed(distribution: str) -> str | None:
-    """The version of a distribution, None if it is not installed."""
+    """A distribution's version, or None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -36,7 +36,7 @@ PIP = 'pip' if installed('pip') else 'uv pip'
 
 
 def plain_mmcv(*, upstream: bool | None = None) -> str:
-    """The command that reinstalls mmcv, as installed or upstream's, without compiled operators."""
+    """The command that reinstalls mmcv without compiled operators, upstream's or the fork's."""
     if _upstream() if upstream is None else upstream:
         return f'{PIP} uninstall -y mmcv onedl-mmcv; {PIP} install --no-deps mmcv-lite==2.1.0'
     return f'{PIP} install --force-reinstall --no-deps --no-cache-dir onedl-mmcv'
@@ -58,14 +58,14 @@ def _upstream() -> bool:
 
 
 def install_hint(module: str) -> str:
-    """One line that says that ``module`` is missing, and the command that installs it."""
+    """A line that says that ``module`` is missing and how to install it."""
     package = f'"lape_mm[{EXTRAS[module]}]"' if module in EXTRAS else module
     more = f" (upstream OpenMMLab's {module} works as well)" if 'onedl' in package else ''
     return f'{module} is not installed: pip install {package}{more}'
 
 
 def missing(*modules: str) -> list[str]:
-    """The top-level ``modules`` that are not installed."""
+    """Those of the top-level ``modules`` that are not installed."""
     return [module for module in modules if find_spec(module) is None]
 
 

@@ -1,4 +1,4 @@
-"""Types in configs of version 0.1.0 that have been removed, and what to do instead."""
+"""Config types of version 0.1.0 that were removed, and what to do instead."""
 RETIRED = {
     'lape_mm.DeviceTrainLoop': "write by_epoch=True in place of 'type' and 'compile'",
     'lape_mm.FoldHook': 'delete this hook; the metrics are the same without it',

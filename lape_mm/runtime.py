@@ -1,4 +1,4 @@
-"""Runs ONNX files of tools/export_onnx.py with numpy, Pillow and onnxruntime alone: without torch.
+"""Runs ONNX files from tools/export_onnx.py. Needs numpy, Pillow and onnxruntime, but no torch.
 
     from lape_mm.runtime import Model
 
@@ -26,12 +26,12 @@ PILLOW = {'pillow bicubic': Image.Resampling.BICUBIC, 'pillow bilinear': Image.R
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model finds in an image; what its task does not have is None.
+    """What a model finds in an image. Fields that its task does not have are None.
 
     Attributes:
-        names: of the classes, by label.
-        labels: (N,), the class of each object, or all classes by falling probability.
-        scores: (N,), 0..1, of the labels.
+        names: class names, indexed by label.
+        labels: (N,), each object's class; for a classifier all classes, the most probable first.
+        scores: (N,), 0..1, one per label.
         boxes: (N, 4), x1, y1, x2, y2 in pixels of the image.
         masks: (N, H, W), bool.
         label_map: (H, W), the class of each pixel.
@@ -48,16 +48,16 @@ class Prediction:
 class Model:
     """A classifier, detector or segmenter in an ONNX file; call it with an image.
 
-    The image is a path, a Pillow image, or an RGB array (H, W, 3) of uint8, of any size. It is
-    prepared as the config's test pipeline does, and boxes, masks and label maps are those of the
-    given image. Rotation in EXIF is applied.
+    The image is a path, a Pillow image, or an RGB uint8 array (H, W, 3), of any size. It is
+    prepared as in the config's test pipeline. Boxes, masks and label maps refer to the image as
+    given, after EXIF rotation.
 
     Args:
-        file: path or content of the file.
-        options: ``onnxruntime.SessionOptions``, for example with a number of threads.
+        file: the file's path or content.
+        options: ``onnxruntime.SessionOptions``, for example to set the number of threads.
 
     Raises:
-        ValueError: the file is not of tools/export_onnx.py, or the image cannot be read.
+        ValueError: tools/export_onnx.py did not write the file, or the image cannot be read.
     """
 
     def __init__(self, file: str | PathLike | bytes, options: Any = None):
@@ -79,7 +79,7 @@ class Model:
         return run[self.task](read_image(image))
 
     def classify(self, picture: Image.Image) -> Prediction:
-        """Resizes, crops the middle, and sorts the classes."""
+        """Resizes, crops the centre, and sorts the classes by probability."""
         (height, width), (h, w) = self.img_size, picture.size[::-1]
         part = self.notes.get('crop_pct', 1.)
         if self.notes.get('keep_ratio'):
@@ -95,14 +95,14 @@ class Model:
         return Prediction(class_names(self.names, labels), labels, (odds / odds.sum())[labels])
 
     def detect(self, picture: Image.Image) -> Prediction:
-        """Resizes to the file's size or into it, and moves boxes and masks back."""
+        """Fits a picture to the exported size, and maps boxes and masks back to the picture."""
         height, width = picture.size[::-1]
         size = fit((height, width), self.img_size) if self.notes.get('keep_ratio') \
             else self.img_size
         boxes, scores, labels, *masks = self.run(self.resize(picture, size))
         scale = np.array([size[1] / width, size[0] / height] * 2, np.float32)
         boxes = np.clip(boxes / scale, 0, np.array([width, height] * 2, np.float32))
-        kept = (scores > 0) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)  # none in the padding
+        kept = (scores > 0) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)  # not those in padding
         boxes, labels = boxes[kept], labels[kept]
         return Prediction(
             class_names(self.names, labels), labels, scores[kept], boxes,
@@ -131,7 +131,7 @@ class Model:
         return Prediction(class_names(self.names, label_map), label_map=label_map)
 
     def resize(self, picture: Image.Image, size: Sequence[int]) -> NDArray:
-        """A picture's pixels, (*size, 3), RGB, resized with the config's interpolation."""
+        """The picture's RGB pixels (*size, 3), resized with the config's interpolation."""
         if picture.size[::-1] == tuple(size):
             return np.asarray(picture)
         name = self.notes.get('interpolation', 'bilinear')
@@ -140,7 +140,7 @@ class Model:
         return stretch(picture, size)
 
     def run(self, pixels: NDArray) -> list[NDArray]:
-        """The file's outputs for RGB pixels (H, W, 3), padded at the bottom and on the right."""
+        """Runs the network on RGB pixels (H, W, 3), padded at the bottom and on the right."""
         if self.notes.get('channels', 'BGR') == 'BGR':
             pixels = pixels[..., ::-1]
         mean = np.array(self.notes['mean'] or [0.] * 3, np.float32)
@@ -152,7 +152,7 @@ class Model:
 
 
 def read_image(image: str | PathLike | Image.Image | NDArray) -> Image.Image:
-    """A path, a Pillow image, or an RGB array (H, W, 3) of uint8, as an upright RGB picture."""
+    """Reads a path, a Pillow image, or an RGB uint8 array (H, W, 3) as an upright RGB picture."""
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise ValueError(f'image: expected an RGB array (H, W, 3) of uint8, got '
@@ -174,7 +174,7 @@ def class_names(names: Sequence[str], labels: NDArray) -> tuple[str, ...]:
 
 
 def fit(size: Sequence[int], into: Sequence[int]) -> tuple[int, int]:
-    """The largest size with the ratio of (h, w) that fits into (H, W), rounded as mmcv does."""
+    """The largest size that fits into ``into`` and keeps the aspect ratio; rounds like mmcv."""
     factor = min(into[0] / size[0], into[1] / size[1])
     return max(int(size[0] * factor + .5), 1), max(int(size[1] * factor + .5), 1)
 
@@ -190,14 +190,14 @@ def windows(size: Sequence[int], window: Sequence[int], stride: Sequence[int]) \
 
 
 def stretch(image: Image.Image, size: Sequence[int]) -> NDArray:
-    """An image resized to (h, w), bilinear as in OpenCV and PyTorch: no blur before it shrinks."""
+    """Resizes an image to (h, w), bilinear without antialiasing, as OpenCV and PyTorch do."""
     return np.asarray(image.transform(
         (size[1], size[0]), Image.Transform.AFFINE,
         (image.width / size[1], 0, 0, 0, image.height / size[0], 0), Image.Resampling.BILINEAR))
 
 
 def paste(masks: NDArray, boxes: NDArray, size: Sequence[int], threshold: float = .5) -> NDArray:
-    """Masks (N, h, w), probabilities in the cells of boxes, as (N, H, W), as mmdet pastes them."""
+    """Pastes mask probabilities (N, h, w) into their boxes, as mmdet does: bool masks (N, H, W)."""
     pasted = np.zeros((len(masks), *size), bool)
     for mask, box, out in zip(masks, boxes, pasted):
         parts, weights = [], []

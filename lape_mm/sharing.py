@@ -1,4 +1,4 @@
-"""Saves backbones to folders and the Hugging Face Hub, by huggingface_hub's mixin."""
+"""Saves backbones to folders and to the Hugging Face Hub, with huggingface_hub's mixin."""
 from __future__ import annotations
 
 import json
@@ -40,7 +40,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
     joining: Any
 
     def save_pretrained(self, save_directory, **options):
-        """Writes weights, config.json and model card, if they can rebuild the model."""
+        """Writes a model's weights, config and card; ValueError if they could not rebuild it."""
         if self.folded is not None:
             raise ValueError('a folded backbone has no position embedding: save the unfolded one')
         with torch.device('meta'):
@@ -52,7 +52,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         return super().save_pretrained(save_directory, **options)
 
     def hub_arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, without the source of the weights."""
+        """The constructor's arguments, with ``init_cfg`` set to None."""
         return dict(self._hub_mixin_config or {}, init_cfg=None)
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -75,7 +75,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
             'revision', 'cache_dir', 'force_download', 'local_files_only', 'token')}
         for key in ('proxies', 'resume_download', 'strict'):  # unused options of the mixin
             options.pop(key, None)
-        saved = config.get('backbone', config)  # as version 0.1.0 nested it
+        saved = config.get('backbone', config)  # version 0.1.0 nested it
         if (kind := saved.get('type', '').removeprefix('lape_mm.')) not in ('', cls.__name__):
             raise ValueError(f'{model_id} is a {kind}: load it by {kind}.from_pretrained')
         saved, arguments = (
@@ -84,7 +84,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
         path = Path(model_id, WEIGHTS) if Path(model_id).is_dir() else \
             hf_hub_download(model_id, WEIGHTS, **where)
         model = cls(**arguments)
-        # the saved config gives the grid of the table; its length does not
+        # only the saved config tells the table's grid; the table's length does not
         grid = (model if arguments.get('img_size') == saved.get('img_size') else cls(**saved)).grid
         WEIGHT_INITIALIZERS.build(dict(type='lape_mm.BackboneWeights', checkpoint=str(path),
                                        source_grid=grid, exact=True))(model)
@@ -92,7 +92,7 @@ class HubBackbone(PyTorchModelHubMixin, nn.Module, library_name='lape_mm', licen
 
 
 def _built(model: nn.Module) -> dict[str, Any]:
-    """A model's plain attributes, modules and shapes."""
+    """A model's plain attributes, its modules as text, and its tensors' shapes."""
     plain = {name: value for name, value in vars(model).items()
              if name[0] != '_' and name not in ('training', 'init_cfg', 'frozen_children')}
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}

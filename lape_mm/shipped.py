@@ -1,10 +1,10 @@
-"""Where the configs and tools of this package are."""
+"""Finds the configs and tools of this package."""
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 
 
 def shipped(name: str) -> Path:
-    """``configs`` or ``tools``: as installed, or those of the checkout that is imported."""
+    """The folder ``configs`` or ``tools``: the installed one, or that of the imported checkout."""
     installed = PACKAGE / '.mim' / name
     return installed if installed.is_dir() else PACKAGE.parent / name

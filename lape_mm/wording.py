@@ -1,4 +1,4 @@
-"""Lists, errors and paths in messages."""
+"""Formats lists, errors and paths for messages."""
 from __future__ import annotations
 
 import os
@@ -13,7 +13,7 @@ def some(values: Sequence, most: int = 3, show: Callable[[Any], str] = repr) -> 
 
 
 def first_line(error: BaseException | str, *, kind: bool = False, most: int = 200) -> str:
-    """The first line of an error's text, after its type with ``kind`` or where it has no text."""
+    """The first line of an error's text, after its type if ``kind``; the type if it has no text."""
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
@@ -21,6 +21,6 @@ def first_line(error: BaseException | str, *, kind: bool = False, most: int = 20
 
 
 def short(path: str | os.PathLike) -> str:
-    """A path from the current folder, where that is the shorter name."""
+    """A path, relative to the current folder or absolute, whichever is shorter."""
     absolute = os.path.abspath(path)
     return min(os.path.relpath(absolute), absolute, key=len)

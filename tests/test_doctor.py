@@ -117,6 +117,6 @@ def test_missing_data_and_a_folder_that_cannot_be_written(tmp_path, monkeypatch,
 @pytest.mark.long
 def test_a_sound_environment(tmp_path):
     lines, status = examine(tmp_path, config=[str(ROOT / 'configs/quickstart/deit.py')])
-    assert status == 0 and lines[-1] == 'all of it works', lines
+    assert status == 0 and lines[-1] == 'everything works', lines
     kind = 'compiled' if lape_mm.mmcv_ext.compiled() else "lape_mm's, on torchvision"
     assert any(f"mmcv's operators on cpu: {kind}" in line for line in lines), lines

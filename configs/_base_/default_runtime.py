@@ -1,20 +1,20 @@
-# What all toolboxes share; runtime_{cls,det,seg}.py add a toolbox's scope and its pictures.
-# OpenMMLab's own tools import this before mmcv's operators, which lape_mm provides where mmcv was
-# installed without a compiler
+# Settings for all toolboxes; runtime_{cls,det,seg}.py add a toolbox's scope and its visualization.
+# OpenMMLab's own tools must import lape_mm before mmcv.ops: it provides mmcv's operators where mmcv
+# was installed without a compiler.
 custom_imports = dict(imports=['lape_mm'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    # whole or not there; written on Ctrl-C and SIGTERM too
+    # leaves no half-written file; also saves on Ctrl-C and SIGTERM
     checkpoint=dict(type='lape_mm.SafeCheckpointHook', interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    # a resumed run ends as the run that was never killed; bad samples are left out and counted
+    # a resumed run ends like an uninterrupted one; bad samples are left out and counted
     exact_run=dict(type='lape_mm.ExactRunHook'),
     missed_validation=dict(type='lape_mm.MissedValidationHook'),
     finite_loss=dict(type='lape_mm.FiniteLossHook'),
-    # record.json: what was run and what came out; tools/results.py makes tables of it
+    # writes record.json with settings and results; tools/results.py makes tables from it
     record=dict(type='lape_mm.RunRecordHook'))
 
 env_cfg = dict(
@@ -22,7 +22,7 @@ env_cfg = dict(
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
     dist_cfg=dict(backend='nccl'))
 
-# BatchNorm is synchronised where a run is distributed, and stays plain BatchNorm elsewhere
+# synchronises BatchNorm in distributed runs only
 sync_bn = 'torch'
 
 vis_backends = [dict(type='LocalVisBackend')]

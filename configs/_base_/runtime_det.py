@@ -3,7 +3,7 @@ _base_ = './default_runtime.py'
 default_scope = 'mmdet'
 default_hooks = dict(
     checkpoint=dict(save_best='coco/bbox_mAP'),
-    # ground truth beside predictions: --cfg-options default_hooks.visualization.draw=True
+    # to draw ground truth beside predictions: --cfg-options default_hooks.visualization.draw=True
     visualization=dict(type='DetVisualizationHook', draw=False, interval=50))
 visualizer = dict(
     type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')

@@ -6,6 +6,6 @@ _base_ = [
 
 model = dict(backbone=dict(type='lape_mm.CeiT'))
 
-# the statistics of its BatchNorms are averaged with the weights that they belong to
+# averages BatchNorm statistics along with the weights
 custom_hooks = _base_.custom_hooks
 custom_hooks[0]['update_buffers'] = True

@@ -1,4 +1,4 @@
-# mmseg's rates and clipping; the layers' rates decay as in ViT-Adapter's Mask2Former.
+# mmseg's learning rates and clipping, with the layer decay of ViT-Adapter's Mask2Former.
 _base_ = [
     '../_base_/models/mask2former_vit_adapter_seg.py', '../_base_/datasets/ade20k_512x512.py',
     '../_base_/schedules/adamw_layer_decay_160k.py', '../_base_/runtime_seg.py'

@@ -1,5 +1,5 @@
-# Mask2Former's schedule in whole epochs: mmdet's rate falls at 44.4 and 48.1 of 50. The layers'
-# rates decay as in ViT-Adapter's Mask2Former.
+# Mask2Former's schedule in whole epochs; in mmdet the rate falls at epochs 44.4 and 48.1 of 50. The
+# layer decay is that of ViT-Adapter's Mask2Former.
 _base_ = [
     '../_base_/models/mask2former_vit_adapter.py', '../_base_/datasets/coco_instance_lsj.py',
     '../_base_/schedules/adamw_3x.py', '../_base_/runtime_det.py'

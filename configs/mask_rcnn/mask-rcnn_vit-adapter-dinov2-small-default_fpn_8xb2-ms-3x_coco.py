@@ -1,4 +1,4 @@
-# DINOv2's ViT-S/14 with patches resampled to 16 x 16: the recipe of ViT-Adapter's release,
+# DINOv2's ViT-S/14 with patches resampled to 16 x 16: the recipe of ViT-Adapter's config,
 # https://github.com/czczup/ViT-Adapter/tree/main/detection/configs/mask_rcnn/dinov2
 _base_ = './mask-rcnn_vit-adapter-small-default_fpn_8xb2-ms-3x_coco.py'
 

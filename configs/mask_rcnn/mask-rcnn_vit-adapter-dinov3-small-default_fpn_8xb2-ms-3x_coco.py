@@ -1,4 +1,4 @@
-# No release trains Mask R-CNN on DINOv3: the recipe is that of DINOv2.
+# No official recipe trains Mask R-CNN on DINOv3, so this config uses the one for DINOv2.
 _base_ = './mask-rcnn_vit-adapter-dinov2-small-default_fpn_8xb2-ms-3x_coco.py'
 
 model = dict(

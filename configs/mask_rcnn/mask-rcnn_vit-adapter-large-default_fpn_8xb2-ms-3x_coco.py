@@ -1,4 +1,4 @@
-# ViT-Adapter-L with the rates of its release, which starts from AugReg's ViT-L.
+# ViT-Adapter-L with the rates of the official config, which starts from AugReg's ViT-L.
 _base_ = './mask-rcnn_vit-adapter-tiny-default_fpn_8xb2-ms-3x_coco.py'
 
 model = dict(

@@ -1,6 +1,6 @@
-# MAE's ViT-B with the optimizer, drop path and scales of ViT-Adapter's release,
+# MAE's ViT-B with the optimizer, drop path and scales of ViT-Adapter's config,
 # https://github.com/czczup/ViT-Adapter/tree/main/detection/configs/upgraded_mask_rcnn
-# which trains another Mask R-CNN (more convolutions, BatchNorm) on large-scale jitter.
+# but that config trains another Mask R-CNN (more convolutions, BatchNorm) with large-scale jitter.
 _base_ = './mask-rcnn_vit-adapter-base-default_fpn_8xb2-ms-3x_coco.py'
 
 model = dict(

@@ -23,7 +23,7 @@ model = dict(
         num_classes=6,
         mean=[123.675, 116.28, 103.53],
         std=[58.395, 57.12, 57.375],
-        to_rgb=False),  # the pipelines hand over RGB
+        to_rgb=False),  # the pipelines return RGB
     backbone=dict(
         type='lape_mm.DeiT',
         arch=dict(embed_dim=96, depth=6, num_heads=3),
@@ -36,14 +36,14 @@ model = dict(
         in_channels=96,
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original')))
 
-# at the end of both: mmpretrain's pictures take the network's input as RGB
+# ends both pipelines: mmpretrain's visualizer draws the network's input as RGB
 to_rgb = [dict(type='NumpyToPIL', to_rgb=True), dict(type='PILToNumpy')]
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     # the scenes have this size already
     dict(type='ResizeEdge', scale=64, edge='short'),
     dict(type='RandomCrop', crop_size=64, padding=4, padding_mode='reflect'),
-    # objects stand upright, more or less: never flipped upside down
+    # objects stand more or less upright, so they are never flipped upside down
     dict(type='RandomFlip', prob=0.5, direction='horizontal'), *to_rgb,
     dict(type='PackInputs')
 ]
@@ -54,7 +54,7 @@ test_pipeline = [
     dict(type='PackInputs')
 ]
 
-# an image of this size is read in less than a millisecond: not worth processes of its own
+# no workers: an image of this size is read in less than a millisecond
 train_dataloader = dict(
     batch_size=64,
     num_workers=0,
@@ -111,9 +111,9 @@ param_scheduler = [
 auto_scale_lr = dict(enable=False, base_batch_size=64)
 
 default_hooks = dict(
-    # more than the iterations of an epoch: one line an epoch
+    # more than the iterations of an epoch: one line per epoch
     logger=dict(interval=100),
     checkpoint=dict(interval=max_epochs, max_keep_ckpts=1, save_best=None),
-    # 20 images of the one validation, ground truth above the prediction
+    # draws 20 images of the only validation, ground truth above the prediction
     visualization=dict(enable=True, interval=15, rescale_factor=5.))
 randomness = dict(seed=0)

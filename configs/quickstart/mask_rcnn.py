@@ -1,7 +1,7 @@
 # Mask R-CNN with a small ViT-Adapter, from scratch on scenes that the package draws itself: about
 # five minutes on two CPU cores.
 #
-# The model is that of configs/mask_rcnn, cut down until two cores keep up. For your own data
+# The model is that of configs/mask_rcnn, cut down for two cores. For your own data
 # pass --data FOLDER; for COCO itself see configs/mask_rcnn.
 _base_ = ['../_base_/models/mask_rcnn_vit_adapter_fpn.py', '../_base_/runtime_det.py']
 
@@ -15,7 +15,7 @@ image_size = (128, 128)
 scenes = dict(
     layout='coco', root=data_root, image_size=image_size, num_train=800, num_val=80, seed=0)
 
-# what differs from the model in _base_
+# the differences from the model in _base_
 model = dict(
     backbone=dict(
         arch=dict(
@@ -29,14 +29,14 @@ model = dict(
             deform_num_heads=3,
             deform_ratio=0.5),
         img_size=image_size,
-        # 8 x 8 tokens an image: four windows, and global attention at the end of each interaction
+        # 8 x 8 tokens per image: four windows, and global attention at the end of each interaction
         windows=[4, 4, None, 4, 4, None],
         interaction_indexes=[(0, 2), (3, 5)],
         joining='mpvg',
-        # MPVG has a LayerNorm after the last layer anyway; the others learn quicker with one, too
+        # MPVG always has a LayerNorm after the last layer; other joinings learn faster with one
         last_norm=True,
         drop_path_rate=0.),
-    # nothing is pre-trained: BatchNorm makes the start quick
+    # BatchNorm speeds up the start, since nothing is pre-trained
     neck=dict(
         in_channels=[96, 96, 96, 96], out_channels=48, norm_cfg=dict(type='BN'), num_outs=4),
     rpn_head=dict(
@@ -48,10 +48,10 @@ model = dict(
         bbox_roi_extractor=dict(
             roi_layer=dict(sampling_ratio=1),
             out_channels=48,
-            # RoIs of twice this side are the first to be taken from the map of stride 8; the usual
-            # 56 is made for images of 800 pixels
+            # RoIs from twice this side on use the map of stride 8; the usual 56 is meant for
+            # images of 800 pixels
             finest_scale=28),
-        # boxes and masks of no class of their own learn from every object
+        # class-agnostic boxes and masks learn from every object
         bbox_head=dict(
             in_channels=48, fc_out_channels=192, num_classes=6, reg_class_agnostic=True),
         mask_roi_extractor=dict(roi_layer=dict(sampling_ratio=1), out_channels=48),
@@ -61,7 +61,7 @@ model = dict(
             conv_out_channels=32,
             num_classes=6,
             class_agnostic=True)),
-    # fewer anchors, proposals and RoIs are enough for one to four objects an image
+    # fewer anchors, proposals and RoIs are enough for one to four objects per image
     train_cfg=dict(
         rpn=dict(sampler=dict(num=64)),
         rpn_proposal=dict(nms_pre=200, max_per_img=100),
@@ -81,14 +81,14 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=image_size, keep_ratio=True),
-    # after Resize: the ground truth keeps the image's own size
+    # after Resize, so that the ground truth keeps the image's own size
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(
         type='PackDetInputs',
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
 ]
 
-# an image of this size is read in a millisecond, which is not worth a process of its own
+# no workers: an image of this size is read in a millisecond
 train_dataloader = dict(
     batch_size=8,
     num_workers=0,
@@ -154,6 +154,6 @@ auto_scale_lr = dict(enable=False, base_batch_size=8)
 default_hooks = dict(
     logger=dict(interval=25),
     checkpoint=dict(interval=max_epochs, max_keep_ckpts=1, save_best=None),
-    # the first image of each of the ten validation batches, ground truth on the left
+    # draws the first image of each of the ten validation batches, ground truth on the left
     visualization=dict(draw=True, interval=1, score_thr=0.5))
 randomness = dict(seed=0)

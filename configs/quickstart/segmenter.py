@@ -6,22 +6,22 @@ _base_ = [
     '../_base_/models/segmenter_deit_mask.py', './_base_/scenes_ade.py', '../_base_/runtime_seg.py'
 ]
 
-# half of the scenes' side, with patches of half the usual side: as many tokens, at a third of the
-# time an iteration
+# half the side of the scenes, and half the usual side of patches: as many tokens, in a third of the
+# time per iteration
 image_size = (64, 64)
 max_iters = 3200
 
-# what differs from the model in _base_
+# the differences from the model in _base_
 model = dict(
     data_preprocessor=dict(size=image_size),
     backbone=dict(
         arch=dict(_delete_=True, embed_dim=96, depth=4, num_heads=3),
         img_size=image_size,
         patch_size=8,
-        # locality from the first iteration on: a learned embedding needs longer than minutes
+        # gives locality from the start; a learned embedding takes longer than a few minutes
         position='sincos_2d',
         out_indices=(3, ),  # the last layer's map, after the last LayerNorm
-        joining='mpvg',  # the one place that names it: default, share, unshare, lape, pvg, mpvg
+        joining='mpvg',  # default, share, unshare, lape, pvg or mpvg; set nowhere else
         drop_path_rate=0.),
     decode_head=dict(
         in_channels=96,
@@ -29,15 +29,15 @@ model = dict(
         embed_dims=96,
         num_layers=1,
         num_classes=8,
-        # training from scratch needs all of the model
+        # no dropout when training from scratch
         drop_rate=0.,
         attn_drop_rate=0.,
         loss_decode=dict(avg_non_ignore=True)),
-    # the pictures are no larger than the position embedding: no windows
+    # no sliding windows: the images are no larger than the position embedding
     test_cfg=dict(_delete_=True, mode='whole'))
 
-# Segmenter's recipe, SGD, starts from ImageNet weights. Here nothing is pre-trained, and AdamW is
-# what trains a plain ViT from scratch.
+# Segmenter's own recipe, SGD, is for ImageNet weights. Here nothing is pre-trained, and a plain ViT
+# needs AdamW to train from scratch.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.98), weight_decay=0.05),
@@ -68,7 +68,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=image_size),
-    # after Resize: the ground truth keeps the scenes' own size
+    # after Resize, so that the ground truth keeps the scenes' own size
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs')
 ]
@@ -84,6 +84,6 @@ auto_scale_lr = dict(enable=False, base_batch_size=16)
 
 default_hooks = dict(
     checkpoint=dict(interval=max_iters),
-    # ground truth on the left, prediction on the right: every 8th picture
+    # draws every 8th picture, ground truth on the left and prediction on the right
     visualization=dict(draw=True, interval=8))
 randomness = dict(seed=0)

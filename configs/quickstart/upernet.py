@@ -5,10 +5,10 @@ _base_ = [
     '../_base_/models/upernet_vit_adapter.py', './_base_/scenes_ade.py', '../_base_/runtime_seg.py'
 ]
 
-image_size = (128, 128)  # as the scenes'
+image_size = (128, 128)  # the size of the scenes
 max_iters = 700
 
-# what differs from the model in _base_
+# the differences from the model in _base_
 model = dict(
     data_preprocessor=dict(size=image_size),
     backbone=dict(
@@ -17,7 +17,7 @@ model = dict(
             embed_dim=96, depth=4, num_heads=3, conv_inplane=32, deform_num_heads=3,
             deform_ratio=0.5),
         img_size=image_size,
-        joining='mpvg',  # the one place that names it: default, share, unshare, lape, pvg, mpvg
+        joining='mpvg',  # default, share, unshare, lape, pvg or mpvg; set nowhere else
         drop_path_rate=0.),
     decode_head=dict(
         in_channels=[96, 96, 96, 96],
@@ -31,7 +31,7 @@ model = dict(
         dropout_ratio=0.,
         num_classes=8,
         loss_decode=dict(avg_non_ignore=True)),
-    # the pictures are no larger than the position embedding: no windows
+    # no sliding windows: the images are no larger than the position embedding
     test_cfg=dict(_delete_=True, mode='whole'))
 
 optim_wrapper = dict(
@@ -54,6 +54,6 @@ auto_scale_lr = dict(enable=False, base_batch_size=8)
 
 default_hooks = dict(
     checkpoint=dict(interval=max_iters),
-    # ground truth on the left, prediction on the right: every 8th picture
+    # draws every 8th picture, ground truth on the left and prediction on the right
     visualization=dict(draw=True, interval=8))
 randomness = dict(seed=0)

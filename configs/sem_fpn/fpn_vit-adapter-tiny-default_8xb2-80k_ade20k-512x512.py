@@ -1,4 +1,4 @@
-# PVT's rates for Semantic FPN, which ViT-Adapter takes.
+# PVT's learning rates for Semantic FPN, as in ViT-Adapter.
 _base_ = [
     '../_base_/models/fpn_vit_adapter.py', '../_base_/datasets/ade20k_512x512.py',
     '../_base_/schedules/adamw_layer_decay_160k.py', '../_base_/runtime_seg.py'

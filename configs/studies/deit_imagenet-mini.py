@@ -1,5 +1,5 @@
-# A small DeiT from scratch on imagenet_mini, ten classes of ImageNet with 60 images each: one CPU
-# thread and about two minutes a run. What it is for: benchmarks/studies.py, docs/evidence.md.
+# A small DeiT from scratch on imagenet_mini, ten classes of ImageNet with 60 images each. A run
+# takes one CPU thread about two minutes. See benchmarks/studies.py and docs/evidence.md.
 _base_ = ['../_base_/schedules/adamw_1024_300e.py', '../_base_/runtime_cls.py']
 
 data_root = '{{$LAPE_MM_IMAGENET:data/imagenet}}'
@@ -17,7 +17,7 @@ model = dict(
         arch=dict(embed_dim=96, depth=6, num_heads=3),
         img_size=96,
         patch_size=16,
-        joining='default'),  # --joining sets another
+        joining='default'),  # set another with --joining
     head=dict(
         type='LinearClsHead',
         num_classes=10,

@@ -1,5 +1,5 @@
-# A small Mask R-CNN with ViT-Adapter that finds people on coco_mini, the only class that half of
-# its training images show: 52 images of COCO 2017. From scratch, or from a run of
+# A small Mask R-CNN with ViT-Adapter that finds people on coco_mini, 52 images of COCO 2017. No
+# other class is in half of its training images. From scratch, or from a run of
 # deit_imagenet-mini.py, whose ViT has the same sizes:
 #   --cfg-options model.backbone.init_cfg.checkpoint=...
 # See benchmarks/studies.py and docs/evidence.md.
@@ -11,11 +11,11 @@ image_size = (160, 160)
 metainfo = dict(classes=('person', ), palette=[(220, 20, 60)])
 
 model = dict(
-    backbone=dict(img_size=96, joining='default'),  # of the classification model
+    backbone=dict(img_size=96, joining='default'),  # as in the classification model
     roi_head=dict(bbox_head=dict(num_classes=1), mask_head=dict(num_classes=1)),
     test_cfg=dict(rcnn=dict(max_per_img=50)))
 
-# wide and high images alike get a square's worth of pixels
+# wide and high images are both fitted into this square
 train_pipeline = _base_.train_pipeline
 train_pipeline[2].update(scale=image_size)
 train_pipeline[3].update(prob=0.5, direction='horizontal')

@@ -1,5 +1,5 @@
-# UperNet on ade_mini from a pre-trained ViT-S/14 in DINOv2's layout, which
-# benchmarks/pretrained_vit.py fetches: what does a grafted joining change?
+# What does a grafted joining change? UperNet on ade_mini from a pre-trained ViT-S/14 in DINOv2's
+# layout, which benchmarks/pretrained_vit.py downloads.
 # See benchmarks/studies.py and docs/evidence.md.
 _base_ = ['./upernet_vit-adapter_ade-mini.py']
 

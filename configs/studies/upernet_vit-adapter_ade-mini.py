@@ -7,7 +7,7 @@ _base_ = ['../quickstart/upernet.py']
 
 scenes = None
 data_root = '{{$LAPE_MM_ADE20K:data/ade/ADEChallengeData2016}}'
-crop_size = (96, 96)  # what the classification model has seen
+crop_size = (96, 96)  # as in the classification model
 max_iters = 150
 
 model = dict(
@@ -28,11 +28,11 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs')
 ]
-# whole images of some 170 x 128 pixels, for which PE is resized
+# whole images of about 170 x 128 pixels, for which PE is resized
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(512, 128), keep_ratio=True),
-    # after Resize: the ground truth keeps the image's own size
+    # after Resize, so that the ground truth keeps the image's own size
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs')
 ]

@@ -1,12 +1,12 @@
-# A narrow ViT-Lite-7/4 on the first 5,000 training images of CIFAR-100, at a budget that one CPU
-# thread has in minutes. See benchmarks/studies.py and docs/evidence.md.
+# A narrow ViT-Lite-7/4 on the first 5,000 training images of CIFAR-100, which one CPU thread trains
+# in minutes. See benchmarks/studies.py and docs/evidence.md.
 _base_ = ['../vit_lite/vit-lite-7-default_1xb128-310e_cifar100.py']
 
 model = dict(
     backbone=dict(
         arch=dict(_delete_=True, embed_dim=96, depth=7, num_heads=3), drop_path_rate=0.),
     head=dict(in_channels=96),
-    # without mixup and CutMix, which need longer runs to pay
+    # no mixup or CutMix, which only help in longer runs
     train_cfg=None)
 
 train_pipeline = [

@@ -11,7 +11,7 @@ model = dict(
         img_size=32,
         joining='default'),
     head=dict(in_channels=96),
-    # without mixup and CutMix, which need longer runs to pay
+    # no mixup or CutMix, which only help in longer runs
     train_cfg=None)
 
 train_pipeline = [

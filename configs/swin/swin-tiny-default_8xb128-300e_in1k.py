@@ -1,5 +1,5 @@
-# Swin-Ti with absolute position embedding and relative bias, as both papers use it; table 7 of the
-# MPVG paper and Swin's own recipe: no average of weights and no repeated augmentation.
+# Swin-Ti with absolute position embedding and relative bias, as in both papers. The recipe is table
+# 7 of the MPVG paper and Swin's own: no average of weights and no repeated augmentation.
 _base_ = [
     '../_base_/models/deit_cls.py', '../_base_/datasets/imagenet.py',
     '../_base_/schedules/adamw_1024_300e.py', '../_base_/runtime_cls.py'

@@ -1,4 +1,4 @@
-# T2T-ViT-7 from ImageNet to CIFAR-100, as the official transfer_learning.py. It starts from a
+# T2T-ViT-7 from ImageNet to CIFAR-100, as in the official transfer_learning.py. It starts from a
 # checkpoint with the same joining, the official one or your own:
 #   --cfg-options model.backbone.init_cfg.checkpoint=PATH_OR_URL
 _base_ = ['../_base_/datasets/cifar100.py', '../_base_/runtime_cls.py']
@@ -34,8 +34,8 @@ train_dataloader = dict(drop_last=False, dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
-# The head learns at the full rate, tokens-to-token and blocks (with their PE norms) at a
-# hundredth of it; all else of the backbone stays as it is, MPVG's last PE norm too.
+# The head learns at the full rate. The tokens-to-token module and the blocks (with their PE norms)
+# learn at a hundredth of it. The rest of the backbone is frozen, also MPVG's last PE norm.
 frozen = dict(lr_mult=0., decay_mult=0.)
 optim_wrapper = dict(
     type='OptimWrapper',
@@ -50,7 +50,7 @@ optim_wrapper = dict(
             'backbone.norm': frozen,
             'backbone.last_pe_norm': frozen
         }))
-# every group ends at the same rate, as officially
+# all groups end at the same rate, as officially
 param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=2e-4, by_epoch=True, begin=0, end=60)
 ]

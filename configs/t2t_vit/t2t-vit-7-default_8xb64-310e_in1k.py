@@ -1,6 +1,6 @@
-# T2T-ViT-7: table 7 of the MPVG paper and its own recipe, which ends with ten epochs at the least
-# rate, and evaluates with crop ratio 0.9. Images are not repeated within an epoch. The official
-# code draws bilinear or bicubic for each image; here it is bicubic throughout.
+# T2T-ViT-7 with table 7 of the MPVG paper and T2T-ViT's own recipe. It ends with ten epochs at the
+# lowest rate, evaluates with crop ratio 0.9, and uses no repeated augmentation. The official code
+# picks bilinear or bicubic at random for each image; here it is bicubic throughout.
 _base_ = [
     '../_base_/models/deit_cls.py', '../_base_/datasets/imagenet.py',
     '../_base_/schedules/adamw_1024_300e.py', '../_base_/runtime_cls.py'

@@ -1,5 +1,5 @@
-# DINOv2's ViT-S/14 with patches resampled to 16 x 16. No release trains UperNet on it: the schedule
-# is that of ViT-Adapter's small model.
+# DINOv2's ViT-S/14 with patches resampled to 16 x 16. No official recipe trains UperNet on it, so
+# this config uses the schedule of ViT-Adapter's small model.
 _base_ = './upernet_vit-adapter-small-default_8xb2-160k_ade20k-512x512.py'
 
 model = dict(

@@ -1,4 +1,4 @@
-# No release trains UperNet on DINOv3: the schedule is that of ViT-Adapter's small model.
+# No official recipe trains UperNet on DINOv3; the schedule is that of ViT-Adapter's small model.
 _base_ = './upernet_vit-adapter-dinov2-small-default_8xb2-160k_ade20k-512x512.py'
 
 model = dict(

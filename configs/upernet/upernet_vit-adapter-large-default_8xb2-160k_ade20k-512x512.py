@@ -1,4 +1,4 @@
-# ViT-Adapter-L with the rates of its release, which starts from AugReg's ViT-L.
+# ViT-Adapter-L with the rates of the official config, which starts from AugReg's ViT-L.
 _base_ = './upernet_vit-adapter-tiny-default_8xb2-160k_ade20k-512x512.py'
 
 model = dict(

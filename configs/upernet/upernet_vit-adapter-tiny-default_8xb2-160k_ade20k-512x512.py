@@ -3,7 +3,7 @@ _base_ = [
     '../_base_/schedules/adamw_layer_decay_160k.py', '../_base_/runtime_seg.py'
 ]
 
-# the official test: sides are stretched to multiples of 32
+# as in the official test, stretches sides to multiples of 32
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),

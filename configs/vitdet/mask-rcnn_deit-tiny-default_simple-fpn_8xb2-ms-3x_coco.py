@@ -1,5 +1,5 @@
 # ViTDet around DeiT-Ti: windows of 14 x 14 tokens in eight of twelve layers, and a pyramid of the
-# last map. Heads and schedule are those of Mask R-CNN with ViT-Adapter beside which it stands;
+# last map. Heads and schedule are those of Mask R-CNN with ViT-Adapter, for comparison;
 # ViTDet's own are larger: more convolutions, large-scale jitter, 100 epochs, a batch of 64.
 _base_ = '../mask_rcnn/mask-rcnn_vit-adapter-tiny-default_fpn_8xb2-ms-3x_coco.py'
 

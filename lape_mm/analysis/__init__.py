@@ -1,4 +1,4 @@
-"""What position embedding (PE) does in a model: arrays first, then the papers' figures of them."""
+"""Measures what position embedding (PE) does in a model, and draws the papers' figures of it."""
 from .measures import correlation, similarity
 from .pe_per_layer import LayerPE, pe_per_layer
 from .record import LastNorm, Record, record

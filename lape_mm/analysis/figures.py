@@ -1,7 +1,7 @@
 """Draws the arrays of a section, with several models side by side.
 
-Each ``draw`` takes the models, label -> arrays of the section, and the images of the record as
-pictures, (H, W, 3) each, 0..1.
+A section's ``draw`` takes ``models``, which maps labels to the section's arrays, and ``pictures``,
+the recorded images as arrays (H, W, 3) in 0..1.
 """
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LAST = {'last_before': 'before\nlast LN', 'last_after': 'after\nlast LN',
 
 
 def by_layer(arrays: Mapping[str, np.ndarray], name: str) -> dict[int, np.ndarray]:
-    """Layer -> its array, of those named ``name`` and two digits."""
+    """Layer -> array, for the arrays called ``name`` plus the number of a layer."""
     return {int(key[len(name):]): value for key, value in arrays.items()
             if key.startswith(name) and key[len(name):].isdigit()}
 
 
 def panels(rows: int, titles: Sequence[str], size: float = 1.25) -> tuple[Any, np.ndarray]:
-    """A figure with its axes: square panels of ``size`` inches, columns with titles."""
+    """A figure and its axes: square panels of ``size`` inches, with a title per column."""
     from matplotlib.figure import Figure
     figure = Figure(figsize=(.7 + len(titles) * size, .45 + rows * size), layout='constrained')
     axes = figure.subplots(rows, len(titles), squeeze=False)
@@ -36,7 +36,7 @@ def panels(rows: int, titles: Sequence[str], size: float = 1.25) -> tuple[Any, n
 
 def table(titles: Sequence[str], rows: Sequence[tuple[str, Mapping[int, np.ndarray]]],
           caption: str = '', size: float = 1.25, **options):
-    """Draws a grid, each row a label and its images; returns figure, axes and the last image."""
+    """Draws labelled rows of images; returns the figure, its axes and the last image drawn."""
     figure, axes = panels(len(rows), titles, size)
     for line, (label, images) in zip(axes, rows):
         line[0].set_ylabel(label, fontsize=8)
@@ -47,13 +47,13 @@ def table(titles: Sequence[str], rows: Sequence[tuple[str, Mapping[int, np.ndarr
 
 
 def layer_titles(models: Models, name: str) -> list[str]:
-    """Titles of the columns of a figure over layers."""
+    """Column titles, one per layer."""
     deepest = max(max(by_layer(arrays, name), default=0) for arrays in models.values())
     return [f'layer {layer}' for layer in range(deepest + 1)]
 
 
 def draw_similarity(models: Models, pictures: Pictures):
-    """Two rows a model: the whole matrices, and the maps of the middle patch."""
+    """Draws two rows per model: the whole matrices, and the maps of the middle patch."""
     titles = layer_titles(models, 'map')
     rows = []
     for label, arrays in models.items():
@@ -65,7 +65,7 @@ def draw_similarity(models: Models, pictures: Pictures):
 
 
 def draw_heads(models: Models, name: str, signed: bool):
-    """A row a head, a column a layer; only signed values share their scale."""
+    """Draws one row per head and one column per layer; only signed values share a scale."""
     rows = []
     for label, arrays in models.items():
         layers = by_layer(arrays, name)
@@ -80,14 +80,14 @@ def draw_heads(models: Models, name: str, signed: bool):
 
 
 def scaled(images: Mapping[int, np.ndarray]) -> tuple[dict[int, np.ndarray], float]:
-    """Images over their common limit, which half a percent of the elements exceed; the limit."""
+    """Divides images by a common limit, their 99.5th percentile of magnitude; returns both."""
     values = [abs(image).ravel() for image in images.values()]
     limit = float(np.percentile(np.concatenate(values), 99.5)) or 1. if values else 1.
     return {column: image / limit for column, image in images.items()}, limit
 
 
 def draw_heatmaps(models: Models, pictures: Pictures):
-    """Two rows a model: tokens and PE by layer; the last columns show the last LayerNorm."""
+    """Draws two rows per model, tokens and PE by layer; the last columns show the last norm."""
     titles = layer_titles(models, 'tokens')
     rows = []
     for label, arrays in models.items():
@@ -117,7 +117,7 @@ def plots(titles: Sequence[str], xlabel: str, width: float = 6.4) -> tuple[Any, 
 
 
 def draw_correlation(models: Models, pictures: Pictures):
-    """A line a model; a star after the last layer is the last LayerNorm."""
+    """Draws one line per model; a star after the last layer stands for the last LayerNorm."""
     figure, (axis,) = plots(['correlation of tokens and PE'], 'layer')
     for index, (label, arrays) in enumerate(models.items()):
         values = arrays['correlation']
@@ -131,7 +131,7 @@ def draw_correlation(models: Models, pictures: Pictures):
 
 
 def draw_last_norm(models: Models, pictures: Pictures):
-    """gamma and beta by channel."""
+    """Draws the last LayerNorm's gamma and beta by channel."""
     figure, axes = plots(['gamma', 'beta'], 'channel', width=9.)
     for axis in axes:
         for label, arrays in models.items():
@@ -142,7 +142,7 @@ def draw_last_norm(models: Models, pictures: Pictures):
 
 
 def draw_distance(models: Models, pictures: Pictures):
-    """A point a head, and a line through the means."""
+    """Draws one point per head of each layer, and a line through the layers' means."""
     figure, (axis,) = plots(['attention distance, pixels'], 'layer')
     for index, (label, arrays) in enumerate(models.items()):
         layers = by_layer(arrays, 'distance')
@@ -155,7 +155,7 @@ def draw_distance(models: Models, pictures: Pictures):
 
 
 def draw_maps(pictures: Pictures, columns: Mapping[str, np.ndarray], alpha: float = 1.):
-    """A row an image: the image, then each column's maps, (B, h, w), over it."""
+    """Draws one row per image: the image, then its map from each column (B, h, w) over it."""
     figure, axes = panels(len(pictures), ['image', *columns], size=1.5)
     for line, picture, *maps in zip(axes, pictures, *columns.values()):
         for axis, one in zip(line, [None, *maps]):
@@ -167,14 +167,14 @@ def draw_maps(pictures: Pictures, columns: Mapping[str, np.ndarray], alpha: floa
 
 
 def draw_token_norms(models: Models, pictures: Pictures):
-    """Norms over four images, before and after the last LayerNorm."""
+    """Draws token norms over four images, before and after the last LayerNorm."""
     return draw_maps(pictures[:4], {
         f'{label}\n{step} last LN': arrays[name] for label, arrays in models.items()
         for step, name in (('before', 'before'), ('after', 'with_position'))}, alpha=.65)
 
 
 def draw_features(models: Models, pictures: Pictures):
-    """The levels of each model beside two images."""
+    """Draws each model's feature levels over two images."""
     return draw_maps(pictures[:2], {
         f'{label}\nlevel {level}, {maps.shape[1]} x {maps.shape[2]}': maps
         for label, arrays in models.items() for level, maps in by_layer(arrays, 'level').items()})

@@ -5,10 +5,10 @@ import numpy as np
 
 
 def similarity(rows: np.ndarray, others: np.ndarray | None = None, eps: float = 1e-8) -> np.ndarray:
-    """Cosine similarity of every row with every other, as in LaPE's official script.
+    """Cosine similarity of all ``rows`` with all ``others``, as in LaPE's official script.
 
-    Rows are (N, C), others (M, C), by default the rows; the result is (N, M), -1..1. ``eps`` is the
-    lower limit of the norms.
+    ``rows`` are (N, C) and ``others`` (M, C), by default the rows themselves. The result is (N, M)
+    in -1..1. Norms below ``eps`` count as ``eps``.
     """
     others = rows if others is None else others
     ours, theirs = (part / np.maximum(norms(part), eps)[:, None] for part in (rows, others))
@@ -16,7 +16,7 @@ def similarity(rows: np.ndarray, others: np.ndarray | None = None, eps: float = 
 
 
 def center(grid: tuple[int, int]) -> int:
-    """Index of the patch in the middle, or above and left of it; 90 of 14 x 14, as in LaPE."""
+    """Index of the middle patch, or the upper left of four: 90 in 14 x 14 patches, as in LaPE."""
     return (grid[0] - 1) // 2 * grid[1] + (grid[1] - 1) // 2
 
 
@@ -37,6 +37,6 @@ def norms(tokens: np.ndarray) -> np.ndarray:
 
 
 def distances(grid: tuple[int, int], pitch: tuple[float, float]) -> np.ndarray:
-    """Distances between all patches, (h * w, h * w); ``pitch`` is that of neighbours, (y, x)."""
+    """Distances between all patches (h * w, h * w); neighbours are ``pitch`` (y, x) apart."""
     y, x = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
     return np.hypot((y[:, None] - y) * pitch[0], (x[:, None] - x) * pitch[1])

@@ -54,9 +54,9 @@ th:first-child, td:first-child { text-align: left; }
 
 
 def page(title: str, sections: Sequence[Mapping], note: str = '') -> str:
-    """A page as HTML.
+    """Renders a page as HTML.
 
-    A section has a title, and may have note, text, figure (PNG in base64), tables (rows, head,
+    A section has a title. It may have a note, text, a figure (PNG in base64), tables (rows, head,
     style) and pictures (caption, JPEG in base64).
     """
     return Environment(autoescape=True).from_string(TEMPLATE).render(

@@ -1,4 +1,4 @@
-"""The position embedding (PE) that each layer receives, read from the model's plan."""
+"""Reads from a model's plan the position embedding (PE) that each layer receives."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ class LayerPE:
     """The PE of one layer.
 
     Attributes:
-        values: (T, C), T = P prefix tokens + h * w patches; a bias is (heads, T, T), in logits;
-            None if the layer receives nothing.
-        way: part of `lape_mm.position.PositionPlan` that carries it: 'pre_attn', 'attn_bias' or
-            'residual'; the latter's PE is given after the layer's own LayerNorm.
+        values: (T, C) with T = P prefix tokens + h * w patches; a bias is (heads, T, T), in
+            logits. None if the layer receives nothing.
+        way: the field of `lape_mm.position.PositionPlan` that carries the PE: 'pre_attn',
+            'attn_bias' or 'residual'. Residual PE is shown after the layer's own LayerNorm.
         grid: (h, w) in tokens.
         num_prefix_tokens: P.
     """
@@ -33,7 +33,7 @@ class LayerPE:
 
     @property
     def patches(self) -> np.ndarray | None:
-        """``values`` without prefix tokens, (h * w, C) or (heads, h * w, h * w)."""
+        """``values`` without prefix tokens: (h * w, C) or (heads, h * w, h * w)."""
         if self.values is None:
             return None
         first = self.num_prefix_tokens
@@ -41,7 +41,7 @@ class LayerPE:
 
 
 def find_encoder(model: nn.Module) -> Encoder:
-    """The first backbone of this package in a model; ValueError if none, or a folded one."""
+    """The first lape_mm backbone in a model; ValueError if there is none or if it is folded."""
     for module in model.modules():
         if isinstance(module, Encoder):
             if module.folded is not None:
@@ -60,8 +60,8 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
     """The PE of each layer, for an image of (h, w) pixels.
 
     PE that only the residual stream carries (default, share, unshare, and layer 0 of PVG and MPVG)
-    is sent through the layer's own LayerNorm alone, ``LN_l(pos)``, as in LaPE's official script.
-    ValueError if the model has no backbone of this package, or a folded one.
+    is shown after the layer's own LayerNorm, ``LN_l(pos)``, as in LaPE's official script.
+    ValueError if the model has no lape_mm backbone, or a folded one.
     """
     encoder = find_encoder(model)
     return pe_of_grid(encoder, encoder.grid_of(to_2tuple(img_size)))
@@ -69,7 +69,7 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
 
 @torch.no_grad()
 def pe_of_grid(encoder: Encoder, grid: tuple[int, int]) -> list[LayerPE]:
-    """As `pe_per_layer`, for a grid of (h, w) tokens at the first layer."""
+    """Like `pe_per_layer`, but for a grid of (h, w) tokens at the first layer."""
     plan, carry = encoder.plan(grid), encoder.carry(grid)
     residual = plan.residual
     if residual[0] is not None and residual[-1] is None:

@@ -1,4 +1,4 @@
-"""Records with forward hooks what a model does with images, layer by layer."""
+"""Records what a model does with images, layer by layer, through forward hooks."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -24,12 +24,12 @@ class LastNorm:
     """Input and output of the last LayerNorm.
 
     Attributes:
-        before, after: (B, T, C), its input and output; T is 1 if it sees one vector an image
+        before, after: (B, T, C), its input and output; T is 1 if it sees one vector per image
             (CeiT).
         post_norm: (T, C), the PE added to its output (MPVG), or None.
         gamma, beta: (C,), its scale and shift.
-        grid: (h, w) in tokens; None for one vector.
-        num_prefix_tokens: P; T = P + h * w, or P is 0.
+        grid: (h, w) in tokens; None if T is 1.
+        num_prefix_tokens: P, with T = P + h * w; 0 if T is 1.
     """
 
     before: np.ndarray
@@ -42,17 +42,17 @@ class LastNorm:
 
     @property
     def with_position(self) -> np.ndarray:
-        """(B, T, C), its output with PE."""
+        """The output plus its PE, (B, T, C)."""
         return self.after if self.post_norm is None else self.after + self.post_norm
 
     def patches(self, name: str) -> np.ndarray:
-        """An attribute over the tokens, without prefix tokens."""
+        """The attribute ``name`` without its prefix tokens."""
         return getattr(self, name)[..., self.num_prefix_tokens:, :]
 
 
 @dataclass
 class Record:
-    """Means over B images; lists have one entry a layer.
+    """Means over B images; lists have one entry per layer.
 
     Attributes:
         tokens: (T, C), the tokens after the attention's pre-norm, without PE.
@@ -62,11 +62,11 @@ class Record:
         last: None if no LayerNorm follows the last layer.
         attention_distance: (heads,), in pixels: distance weighted by attention, averaged over the
             patches; attention to prefix tokens is left out (ViT, appendix D.7).
-        attention_maps: (heads, h, w), attention of the class token, or else of the middle patch;
-            with windows, of the middle of every window, whose size is (h, w).
+        attention_maps: (heads, h, w), attention of the class token, or else of the middle patch.
+            With windows, (h, w) is a window, and the maps are averaged over all windows.
         table: (h * w, C), the first PE table, resized to the images, or None.
-        feature_maps: one entry a level, not a layer: (B, h, w), L2 norms over the channels of the
-            maps that the backbone returns; empty for classifiers.
+        feature_maps: one entry per level, not per layer: (B, h, w), L2 norms over the channels of
+            the maps that the backbone returns; empty for classifiers.
     """
 
     tokens: list[np.ndarray]
@@ -81,10 +81,10 @@ class Record:
 
 
 class AttentionProbe(TorchFunctionMode):
-    """Reports the weights of every attention, (B * windows, heads, queries, keys).
+    """Reports the weights of every attention (B * windows, heads, queries, keys).
 
-    Fused kernels never hold the weights: they are computed from the kernel's arguments. timm's
-    window attention is not fused.
+    Fused kernels do not return the weights, so they are recomputed from the kernels' arguments.
+    timm's window attention is not fused.
     """
 
     def __init__(self, report: Callable[[Tensor], None]):
@@ -107,8 +107,8 @@ class AttentionProbe(TorchFunctionMode):
 def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     """Runs a copy of a model's backbone on images, one at a time, in evaluation mode.
 
-    Images are (3, H, W) each, of one size, normalised; ValueError if not, or if the model has no
-    backbone of this package, or a folded one.
+    Images are normalised tensors (3, H, W) of one size. ValueError if their sizes differ, or if the
+    model has no lape_mm backbone or a folded one.
     """
     encoder = deepcopy(find_encoder(model)).eval()
     images = list(images)
@@ -119,7 +119,7 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     prefix, depth = encoder.num_prefix_tokens, encoder.depth
     class_token = getattr(encoder, 'cls_token', None) is not None
     grids: list[Any] = [None] * depth
-    # name, or name and layer -> an array an image
+    # name, or name and layer -> one array per image
     seen: dict[Any, list[np.ndarray]] = defaultdict(list)
     layer = window = queries = None  # of the layer that is running
 
@@ -130,7 +130,7 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
         # Swin's tokens are a map; other encoders pass the grid
         height, width = args[0].shape[1:3] if args[0].ndim == 4 else args[1]
         grids[index] = height, width
-        # a classifier's last layer computes only the prefix tokens: here all
+        # compute all tokens, where a classifier's last layer would compute only the prefix
         queries = kwargs.pop('num_queries', None)
         return args, kwargs
 
@@ -147,7 +147,7 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
         return output[:, :queries]
 
     def attended(weights: Tensor) -> None:
-        # not attention in the stem, CeiT's over layers, or the prefix tokens' alone
+        # skip attention in the stem, across layers (CeiT), or of prefix tokens only
         if layer is None or weights.shape[2] != weights.shape[3]:
             return
         grid = grids[layer]

@@ -1,4 +1,4 @@
-"""The sections of a report: arrays and numbers of each figure, and how it is drawn."""
+"""The sections of a report: each figure's arrays, its numbers, and how it is drawn."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from .measures import center, correlation, cosine, norms, similarity
 from .pe_per_layer import LayerPE
 from .record import Record
 
-MOST_PATCHES = 1024  # no whole matrix above this: 4096 patches take 130 MB a layer
+MOST_PATCHES = 1024  # above this, no matrix of all patches: 4096 take 130 MB per layer
 Arrays = dict[str, np.ndarray]
-Numbers = dict[str, Any]  # a number or None, or a list with one a layer
+Numbers = dict[str, Any]  # a number or None, or a list with one per layer
 Measured = tuple[Arrays, Numbers]
 
 
 class Section(NamedTuple):
-    """One figure: the name of its files, its title, source, and how to read it.
+    """One figure: its file name, its title, its source, and how to read it.
 
-    ``measure`` returns named arrays and numbers; no arrays if the model has nothing to show.
+    ``measure`` returns named arrays and numbers. It returns no arrays if there is nothing to show.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
 
 def layerwise(name: str, values: Sequence[np.ndarray | None]) -> Arrays:
-    """Named arrays of the layers that have one."""
+    """Names each layer's array, such as ``map07``; layers without one are left out."""
     return {f'{name}{layer:02d}': value for layer, value in enumerate(values) if value is not None}
 
 
@@ -47,12 +47,12 @@ def finite(value: float) -> float | None:
 
 
 def added(entries: list[LayerPE]) -> list[np.ndarray | None]:
-    """The PE that is added to each layer's patches, (N, C); a bias is not."""
+    """The PE (N, C) added to each layer's patches; None for an attention bias or no PE."""
     return [None if entry.way == 'attn_bias' else entry.patches for entry in entries]
 
 
 def measure_similarity(entries: list[LayerPE], record: Record) -> Measured:
-    """``map{l}`` (h, w), ``matrix{l}`` (N, N), ``raw`` (h, w), of the table; all -1..1."""
+    """Similarity of PE: ``map{l}`` (h, w), ``matrix{l}`` (N, N), and the table's ``raw`` (h, w)."""
     def around(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
         return similarity(patches[[center(grid)]], patches).reshape(grid)
 
@@ -71,14 +71,14 @@ def measure_similarity(entries: list[LayerPE], record: Record) -> Measured:
 
 
 def measure_bias(entries: list[LayerPE], record: Record) -> Measured:
-    """``bias{l}`` (heads, h, w), of the patch in the middle to all patches, in logits."""
+    """``bias{l}`` (heads, h, w): the bias from the middle patch to all patches, in logits."""
     return with_number('bias', 'standard deviation', np.std, [
         entry.patches[:, center(entry.grid)].reshape(-1, *entry.grid) for entry in entries
         if entry.way == 'attn_bias' and entry.patches is not None])
 
 
 def measure_heatmaps(entries: list[LayerPE], record: Record) -> Measured:
-    """``tokens{l}``, ``pe{l}`` (N, C), ``last_{before,after}``, also with PE (T, C)."""
+    """``tokens{l}``, ``pe{l}`` (N, C); ``last_{before,after,with_position,pe}`` (T, C)."""
     tokens = [tokens[record.num_prefix_tokens:] for tokens in record.tokens]
     received, last = added(entries), record.last
     arrays = {**layerwise('tokens', tokens), **layerwise('pe', received)}
@@ -93,7 +93,7 @@ def measure_heatmaps(entries: list[LayerPE], record: Record) -> Measured:
 
 
 def measure_correlation(entries: list[LayerPE], record: Record) -> Measured:
-    """``correlation`` (L,), NaN for layers without PE; ``last`` (), with ``post_norm``."""
+    """``correlation`` (L,), NaN for layers without PE; ``last`` (), if PE follows the last norm."""
     values = [float('nan') if patches is None else
               correlation(tokens[record.num_prefix_tokens:], patches)
               for patches, tokens in zip(added(entries), record.tokens)]
@@ -109,10 +109,10 @@ def measure_correlation(entries: list[LayerPE], record: Record) -> Measured:
 
 
 def measure_last_norm(entries: list[LayerPE], record: Record) -> Measured:
-    """``gamma``, ``beta``, and pooled ``before``, ``after``, ``with_position``, (C,) each.
+    """``gamma``, ``beta``, and the pooled ``before``, ``after``, ``with_position``; (C,) each.
 
-    The class token is pooled, or else the mean of the patches, and averaged over the images.
-    Variances are divided by C.
+    Pooling takes the class token, or else the mean of the patches, and averages over the images.
+    Variances divide by C.
     """
     if record.last is None:
         return {}, {}
@@ -123,7 +123,7 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> Measured:
             last.patches(name).mean(axis=(0, 1))
     arrays = {'gamma': last.gamma, 'beta': last.beta,
               **{name: pooled(name) for name in ('before', 'after', 'with_position')}}
-    # under averaged tokens the PE term is a constant vector, which adds to beta
+    # with averaged tokens the PE term is a constant vector, which adds to beta
     effective = {} if last.post_norm is None or record.class_token else {
         'variance of the effective beta': float(
             (last.beta + arrays['with_position'] - arrays['after']).var())}
@@ -135,7 +135,7 @@ def measure_last_norm(entries: list[LayerPE], record: Record) -> Measured:
 
 
 def measure_token_norms(entries: list[LayerPE], record: Record) -> Measured:
-    """Patch norms at the last LayerNorm: ``before``, ``after``, ``with_position``, (B, h, w)."""
+    """Patch norms (B, h, w) at the last LayerNorm: ``before``, ``after``, ``with_position``."""
     if record.last is None or record.last.grid is None:
         return {}, {}
     arrays = {name: norms(record.last.patches(name)).reshape(-1, *record.last.grid)
@@ -175,7 +175,7 @@ SECTIONS = (
             'the paper objects stand out more clearly under MPVG.',
             measure_token_norms, figures.draw_token_norms),
     Section('attention_distance', 'Attention distance', 'ViT, appendix D.7',
-            'How far each head looks, one point a head: small is local, large is global.',
+            'How far each head looks, one point per head: small is local, large is global.',
             lambda entries, seen: with_number(
                 'distance', 'mean over heads, pixels', np.mean, seen.attention_distance),
             figures.draw_distance),
@@ -194,6 +194,6 @@ SECTIONS = (
 
 
 def measure(entries: list[LayerPE], record: Record) -> dict[str, tuple[Arrays, Numbers]]:
-    """Section key -> arrays and numbers, for the sections that this model has."""
+    """Section key -> arrays and numbers; sections without arrays are left out."""
     found = {section.key: section.measure(entries, record) for section in SECTIONS}
     return {key: parts for key, parts in found.items() if parts[0]}

@@ -22,9 +22,9 @@ Analysis = tuple[Mapping[str, Measured], Mapping[str, str]]
 
 
 def analyse(model: nn.Module, images: Sequence[Tensor], **settings: str) -> Analysis:
-    """Measures a model on images: each section's arrays and numbers, and a table of settings.
+    """Measures a model on images; returns each section's arrays and numbers, and its settings.
 
-    Model and images are those of `record.record`; ``settings`` are more entries for the table.
+    ``model`` and ``images`` are as for `record.record`; ``settings`` adds further settings.
     """
     encoder, seen = find_encoder(model), record(model, images)
     height, width = images[0].shape[-2:]
@@ -43,8 +43,8 @@ def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, 
         -> list[dict]:
     """Writes figures (PNG and PDF), arrays (npz), summary.json and report.html into a folder.
 
-    Models are label -> analysis; pictures, (H, W, 3) each, 0..1, show the images. Returns the rows
-    of the summary.
+    ``models`` maps labels to analyses. ``pictures`` are the images as arrays (H, W, 3) in 0..1.
+    Returns the summary's rows.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def write_report(models: Mapping[str, Analysis], pictures: Pictures, out: Path, 
 
 
 def number_rows(numbers: Mapping[str, Mapping]) -> list[list[str]]:
-    """Rows of a table: each model's numbers, lists by layer from left to right."""
+    """Table rows, one per model and quantity: its name, then one number or one per layer."""
     return [[f'{label}: {name}', *('–' if value is None else f'{value:.3g}' for value in (
                 values if isinstance(values, list) else [values]))]
             for label, found in numbers.items() for name, values in found.items()]

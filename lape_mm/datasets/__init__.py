@@ -1,1 +1,1 @@
-"""The built-in data set (``scenes.py``), and users' own (``folders.py``)."""
+"""The built-in data set (``scenes.py``) and folders of the user's own data (``folders.py``)."""

@@ -1,6 +1,6 @@
 """Draws one scene: shapes and textures over a background.
 
-The caller passes the random stream. Colours and textures do not depend on the class, so only the
+The caller passes the random generator. Colours and textures do not depend on the class, so only the
 outline shows an object's class. Outlines are drawn at ``SUPERSAMPLING`` times the picture's size,
 which gives anti-aliased edges and exact visible parts.
 """
@@ -32,7 +32,7 @@ class Scene:
     stuff: np.ndarray
 
     def label_map(self) -> np.ndarray:
-        """(H, W) uint8: 0 unlabelled, then ``CLASSES``, then ``STUFF``, counted from 1."""
+        """Label map (H, W) uint8: 0 is unlabelled, ``CLASSES`` and ``STUFF`` follow from 1 on."""
         shares = [_shrink(self.owner == k) for k in range(len(self.labels) + 1)]
         top = np.argmax(shares, axis=0)
         stuff = np.where(self.stuff > 0, self.stuff + len(CLASSES), 0)
@@ -44,10 +44,10 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
                objects: tuple[int, int], size_range: tuple[float, float],
                spread: tuple[float, float], turn: float, distractors: tuple[int, int],
                min_visible: float) -> Scene:
-    """Draws one scene; ``SCENES`` of `scenes` has values of the arguments.
+    """Draws one scene; ``scenes.SCENES`` has the arguments of each layout.
 
     The lowest object's class is ``first_label``. An object is left out if ``_TRIES`` tries find no
-    place where a share ``min_visible`` of every object is neither covered nor outside.
+    place for it that keeps a share ``min_visible`` of every object in sight.
     """
     height, width = image_size
     canvas, stuff, back_colors = _background(rng, image_size)
@@ -80,7 +80,7 @@ def draw_scene(rng: np.random.Generator, *, image_size: tuple[int, int], first_l
 
 
 def _find_place(rng, label, owner, areas, size_range, spread, turn, min_visible):
-    """Supersampled mask (or None) and full area of a new object that leaves the others visible."""
+    """Places a new object so that others stay visible; returns its mask (or None) and full area."""
     height, width = (side // SUPERSAMPLING for side in owner.shape)
     seen = np.bincount(owner.ravel(), minlength=len(areas) + 1)[1:]
     for attempt in range(_TRIES + (not areas)):
@@ -124,7 +124,7 @@ def _outline(rng: np.random.Generator, name: str) -> list[np.ndarray]:
 
 
 def _distractor(rng: np.random.Generator, shorter: int) -> tuple[list[np.ndarray], float]:
-    """Outline and diameter, in pixels, of a shape that belongs to no class."""
+    """Outline of a shape that belongs to no class, and its diameter in pixels."""
     kind = rng.choice(('line', 'bar', 'blob', 'arc'))
     if kind in ('line', 'bar'):
         length = rng.uniform(0.3, 1.2) if kind == 'line' else rng.uniform(0.25, 0.5)
@@ -157,7 +157,7 @@ def _area(outline: list[np.ndarray]) -> float:
 
 
 def _rasterise(outline: list[np.ndarray], image_size: tuple[int, int]) -> np.ndarray:
-    """(H * S, W * S) bool."""
+    """The outline filled, as a supersampled mask (H * S, W * S) bool."""
     mask = np.zeros([side * SUPERSAMPLING for side in image_size], np.uint8)
     scale = SUPERSAMPLING * 2 ** _SUBPIXEL_BITS
     half = 2 ** (_SUBPIXEL_BITS - 1)
@@ -167,7 +167,7 @@ def _rasterise(outline: list[np.ndarray], image_size: tuple[int, int]) -> np.nda
 
 
 def _shrink(mask: np.ndarray) -> np.ndarray:
-    """(H, W) float32: the share of each pixel that a supersampled mask covers."""
+    """The share of each pixel that a supersampled mask covers, (H, W) float32."""
     height, width = (side // SUPERSAMPLING for side in mask.shape)
     return cv2.resize(mask.astype(np.float32), (width, height), interpolation=cv2.INTER_AREA)
 
@@ -179,13 +179,13 @@ def _paint(rng, canvas: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> Non
 # -- colours and textures -------------------------------------------------------------------------
 
 def _color(rng, light) -> np.ndarray:
-    """(3,) of any hue, with the mean of its channels in the range ``light``."""
+    """A colour (3,) of any hue, whose channels have a mean in the range ``light``."""
     color = rng.uniform(15, 245, 3)
     return np.clip(color + rng.uniform(*light) - color.mean(), 10, 245)
 
 
 def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
-    """Two related colours, (2, 3); the first is ``least`` away from all of ``avoid``, if it can."""
+    """Two related colours (2, 3); if possible, the first is ``least`` away from all ``avoid``."""
     best, best_distance = np.zeros(3), -1.0
     for _ in range(_TRIES):
         color = _color(rng, light)
@@ -200,7 +200,7 @@ def _colors(rng, avoid, light, *, least: float) -> np.ndarray:
 
 
 def _noise(rng, image_size, cells: float) -> np.ndarray:
-    """(H, W) smooth noise in 0..1 with about ``cells`` bumps along the longer side."""
+    """Smooth noise (H, W) in 0..1 with about ``cells`` bumps along the longer side."""
     height, width = image_size
     step = max(image_size) / cells
     grid = rng.uniform(0, 1, (math.ceil(height / step) + 2, math.ceil(width / step) + 2))
@@ -209,13 +209,13 @@ def _noise(rng, image_size, cells: float) -> np.ndarray:
 
 
 def _turned_axes(image_size, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Two (H, W) coordinates in pixels, turned by ``angle``."""
+    """Pixel coordinates (H, W) along two axes that are turned by ``angle``."""
     y, x = np.mgrid[:image_size[0], :image_size[1]].astype(np.float32)
     return math.cos(angle) * x + math.sin(angle) * y, math.cos(angle) * y - math.sin(angle) * x
 
 
 def _texture(rng, image_size, colors) -> np.ndarray:
-    """(H, W, 3) float32: one of six ways to mix two colours."""
+    """A texture (H, W, 3) that mixes two colours in one of six ways."""
     kind = rng.choice(('solid', 'stripes', 'checker', 'dots', 'noise', 'gradient'))
     along, across = _turned_axes(image_size, rng.uniform(0, 2 * math.pi))
     if kind == 'solid':

@@ -6,8 +6,8 @@
     label maps      images/.. and annotations/.. with the same names       for mmseg
     class folders   CLASS/*.jpg, or train/CLASS/*.jpg                      for mmpretrain
 
-Exports of Label Studio, CVAT and Roboflow are COCO files with other image paths: an image is
-found by the end of its path. Every error is a one-line ValueError: the file, and what to do.
+COCO files from Label Studio, CVAT and Roboflow list images under other paths, so an image is
+found by the end of its path. Every error is a one-line ValueError with the file and what to do.
 """
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 SPLIT = re.compile(r'(train|val|test)(?:ing|id|idation)?(?:20\d\d)?')
 IMAGE_DIRS = ('images', 'image', 'imgs', 'img', 'img_dir', 'jpegimages', 'leftimg8bit')
 MAP_DIRS = ('annotations', 'masks', 'mask', 'labels', 'ann_dir', 'segmentationclass', 'gt')
-CLASSES = ('classes.txt', 'obj.names', '_classes.csv')  # Roboflow's has ids
-HELD_OUT = 5  # without a validation set, one image in so many becomes one
+CLASSES = ('classes.txt', 'obj.names', '_classes.csv')  # Roboflow's _classes.csv has ids
+HELD_OUT = 5  # without a validation set, one image in this many is held out
 SAMPLED_MAPS = 1000
 TASKS = {'mmdet': ('COCO', 'PASCAL VOC', 'YOLO'), 'mmseg': ('label maps',),
          'mmpretrain': ('class folders',)}
@@ -48,7 +48,7 @@ class Sample:
     path: str  # relative to the folder, with slashes
     split: str | None  # train, val or test
     label: int = -1  # in class folders
-    label_map: tuple[str, ...] = ()  # folders of images and of maps, suffixes of both, name
+    label_map: tuple[str, ...] = ()  # image folder, map folder, their suffixes, name
     size: tuple[int, int] = (0, 0)  # width and height in pixels; only set with boxes
     objects: list[dict] = field(default_factory=list)  # COCO annotations; category_id is a label
 
@@ -72,7 +72,7 @@ class Fault(ValueError):
 
 @contextmanager
 def blame(path: Path | str, remedy: str) -> Iterator[None]:
-    """Turns any error into a `Fault` of a file."""
+    """Turns any error into a `Fault` that names the file and the remedy."""
     try:
         yield
     except Fault:
@@ -103,7 +103,7 @@ class Folder:
                 self.by_name[name].append(path)
 
     def having(self, *suffixes: str, holding: Sequence[bytes] = ()) -> list[str]:
-        """Files with one of the suffixes that hold all of these bytes."""
+        """Files that have one of the suffixes and contain all of these byte strings."""
         return [path for path in self.files if path.lower().endswith(suffixes)
                 and all(part in (self.root / path).read_bytes() for part in holding)]
 
@@ -119,17 +119,17 @@ class Folder:
 
     def size(self, path: str) -> tuple[int, int]:
         """Width and height of an image in pixels, after EXIF rotation."""
-        with blame(self.root / path, 'mend or delete it'), \
+        with blame(self.root / path, 'fix or delete it'), \
                 Image.open(self.root / path) as image:
             return image.size[::-1] if image.getexif().get(0x0112, 1) >= 5 else image.size
 
     def lines(self, path: str) -> list[str]:
-        """The lines of a text file without spaces around them; none of path ''."""
+        """The stripped lines of a text file; no lines if the path is ''."""
         text = (self.root / path).read_text('utf-8', 'replace') if path else ''
         return [line.strip() for line in text.splitlines()]
 
     def listed(self) -> tuple[str, list[str], int | None]:
-        """The file that lists classes ('' for none), their names, and their first id."""
+        """The file that lists classes ('' if none does), their names, and their first id if any."""
         path = next((path for name in CLASSES for path in self.files
                      if Path(path).name == name), '')
         names = [line for line in self.lines(path)
@@ -202,16 +202,16 @@ def read_folder(root: str | os.PathLike, toolbox: str, *, ignore_index: int | No
                             'have no objects; annotate some')
         used = {one['category_id'] for sample in train for one in sample.objects}
         if idle := [name for index, name in enumerate(classes) if index not in used]:
-            notes.append(f'without an object in the training images: {some(idle)}')
+            notes.append(f'classes without an object in the training images: {some(idle)}')
     return Data(folder.root, layout, classes, train, val, notes, reduce)
 
 
 def split_samples(folder: Folder, samples: Sequence[Sample]) \
         -> tuple[list[Sample], list[Sample], str]:
-    """Training samples, validation samples, and where the latter are from.
+    """Training samples, validation samples, and a text on where the validation samples come from.
 
-    Without a validation set, hashes of the paths pick a share of each class, so that later images
-    do not change it.
+    Without a validation set, hashes of the paths pick a share of each class. The split is thus
+    stable when images are added.
     """
     parts: dict[str | None, list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: sample.path):
@@ -219,8 +219,8 @@ def split_samples(folder: Folder, samples: Sequence[Sample]) \
     train, val = parts['train'] + parts[None], parts['val'] or parts['test']
     how = f"the folder's {'validation' if parts['val'] else 'test'} set"
     if not train:
-        raise Fault(f'{folder.root}: has {how} and no training images; call the folder or file of '
-                    'the others "train"')
+        raise Fault(f'{folder.root}: has {how} and no training images; name the folder or file of '
+                    'the other images "train"')
     if val:
         return train, val, how
     groups: dict[int, dict[int, str]] = defaultdict(dict)  # label -> hash -> path
@@ -255,7 +255,7 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
     classes = dict.fromkeys((yolo_names(folder) or names) if layout == 'YOLO' else [])
     samples: dict[str, Sample] = {}
     for file in sorted(files, key=lambda file: split_of(file) in ('val', 'test')):
-        with blame(folder.root / file, 'add what is missing, mend it, or export it again'):
+        with blame(folder.root / file, 'add what is missing, fix it, or export it again'):
             images = read(folder, file, classes)
             paths = [folder.find_image(name, file) for name, *_ in images]
             if lacking := [image[0] for image, path in zip(images, paths) if not path]:
@@ -285,14 +285,14 @@ def read_boxes(folder: Folder, layout: str, files: Sequence[str]) -> tuple[list[
 
 def annotation(name: str, box: Sequence[float], area: float | None = None, crowd: Any = 0,
                segmentation: Any = None) -> dict:
-    """A COCO annotation with the class's name for its category_id; a box is x, y, width, height."""
+    """A COCO annotation with a class name as category_id; ``box`` is x, y, width, height."""
     left, top, width, height = map(float, box)
     return dict(category_id=name, bbox=[left, top, width, height], area=area or width * height,
                 iscrowd=int(crowd or 0), segmentation=segmentation)
 
 
 def read_coco(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple]:
-    """Name, size (Label Studio may not know it) and objects of a file's images; adds classes."""
+    """Name, size (Label Studio may omit it) and objects of each image; adds to ``classes``."""
     content = json.loads((folder.root / file).read_text('utf-8'))
     used = {entry.get('category_id') for entry in content['annotations']}
     # Roboflow lists the group of all classes as a class of its own
@@ -307,7 +307,7 @@ def read_coco(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple
     for entry in content['annotations']:
         kind, image, box = (entry.get(key) for key in ('category_id', 'image_id', 'bbox'))
         with blame(f'{folder.root / file}: object {entry.get("id")} category_id={kind} '
-                   f'image_id={image} bbox={box}', 'mend it, or export the file again'):
+                   f'image_id={image} bbox={box}', 'fix it, or export the file again'):
             objects[image].append(annotation(
                 names[kind], box, entry.get('area'), entry.get('iscrowd'),
                 entry.get('segmentation')))
@@ -316,7 +316,7 @@ def read_coco(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple
 
 
 def read_voc(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple]:
-    """As `read_coco`, of PASCAL VOC; coordinates as written, 'difficult' objects are ignored."""
+    """Like `read_coco`, for PASCAL VOC: coordinates as written, 'difficult' objects as crowd."""
     tree: Any = ElementTree.parse(folder.root / file).getroot()
     objects = []
     for node in tree.iter('object'):
@@ -332,11 +332,11 @@ def read_voc(folder: Folder, file: str, classes: dict[str, None]) -> list[tuple]
 
 
 def yolo_names(folder: Folder) -> list[str]:
-    """The names in data.yaml."""
+    """The class names in data.yaml; none without such a file."""
     import yaml  # type: ignore[import-untyped]  # timm requires it too
     names: Any = None
     for path in folder.having('.yaml', '.yml'):
-        with blame(folder.root / path, 'mend or delete it'):
+        with blame(folder.root / path, 'fix or delete it'):
             names = names or yaml.safe_load((folder.root / path).read_text('utf-8')).get('names')
     if isinstance(names, dict):
         names = [names.get(index, f'class_{index}') for index in range(max(names) + 1)]
@@ -352,7 +352,7 @@ def yolo_label(folder: Folder, image: str) -> str:
 
 
 def read_yolo(folder: Folder, image: str, classes: dict[str, None]) -> list[tuple]:
-    """As `read_coco`, of an image in YOLO's layout; ``classes`` has the names of its numbers."""
+    """Like `read_coco`, for an image in YOLO's layout; ``classes`` lists the names by number."""
     label, size, names, objects = yolo_label(folder, image), folder.size(image), [*classes], []
     for number, row in enumerate(folder.lines(label), 1):
         with blame(f'{folder.root / label}:{number}', 'rows are class x y width height, or '
@@ -362,7 +362,7 @@ def read_yolo(folder: Folder, image: str, classes: dict[str, None]) -> list[tupl
 
 
 def yolo_object(row: str, names: Sequence[str], size: tuple[int, int]) -> dict:
-    """Converts a row to a COCO annotation."""
+    """Converts a row of a label file to a COCO annotation."""
     label, *values = map(float, row.split())
     if label not in range(len(names)):
         raise ValueError(f'class {label:g}, but {len(names)} names: list its name in classes.txt '
@@ -399,18 +399,18 @@ def find_maps(folder: Folder) -> list[Sample]:
 
 def read_maps(folder: Folder, samples: list[Sample], ignored: int | None, reduce: bool) \
         -> tuple[list[str], bool]:
-    """Classes by the ids in some of the label maps, and whether 0 is unlabelled."""
+    """Class names for the ids in a sample of the label maps, and whether 0 is unlabelled."""
     paired = {sample.path for sample in samples}
     places = tuple({f'{sample.label_map[0]}/' for sample in samples} - {'/'})
     if lacking := [path for path in folder.images
                    if path not in paired and path.startswith(places)]:
-        raise Fault(f'{folder.root}: no label map of {some(lacking, 1)}; add '
+        raise Fault(f'{folder.root}: no label map for {some(lacking, 1)}; add '
                     f'{samples[0].label_map[1]}/NAME.png')
     first: dict[int, Path] = {}  # id -> a map that has it
     for sample in samples[::-(-len(samples) // SAMPLED_MAPS)]:
         _, maps, _, end, name = sample.label_map
         path = folder.root / maps / (name + end)
-        with blame(path, 'mend it, or export indexed or grayscale masks'), \
+        with blame(path, 'fix it, or export indexed or grayscale masks'), \
                 Image.open(path) as picture:
             ids = np.asarray(picture)
             if ids.ndim != 2:
@@ -446,18 +446,18 @@ def class_ids(folder: Folder, first: dict[int, Path], ignored: int | None, reduc
     if beyond := [value for value in ids if value >= len(names) + reduce]:
         raise Fault(f'{first[beyond[0]]}: has id {beyond[0]}, but {source} names ids '
                     f'{int(reduce)} to {len(names) + reduce - 1}; add its name, or pass '
-                    f'--ignore-index {beyond[0]} if it is no class')
+                    f'--ignore-index {beyond[0]} if it is not a class')
     return names, reduce
 
 
 def class_of(path: str) -> str:
-    """The class of an image: the first folder of its path, or the next after a split."""
+    """An image's class: the first folder of its path, or the second if the first is a split."""
     *folders, _ = path.split('/')
     return next(iter(folders[bool(folders and split_of(f'{folders[0]}/')):]), '')
 
 
 def read_classes(folder: Folder) -> tuple[list[str], list[Sample]]:
-    """Reads class folders, in the order of classes.txt, else by name."""
+    """Classes and samples of class folders, in the order of classes.txt or else of the names."""
     source, classes, _ = folder.listed()
     classes = classes or sorted({class_of(f'{path}/') for path in folder.folders} - {''})
     samples = [Sample(path, split_of(path.split('/')[0] + '/'), classes.index(class_of(path)))
@@ -473,9 +473,9 @@ def read_classes(folder: Folder) -> tuple[list[str], list[Sample]]:
 
 
 def write_index(data: Data, folder: Path) -> dict[str, list[dict]]:
-    """Writes the files that the toolboxes' data sets read, and returns a split's data sets.
+    """Writes the files that the toolboxes' data sets read; returns each split's data set configs.
 
-    Label maps take one data set for each combination of folders and suffixes.
+    Label maps need one data set for each combination of folders and suffixes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, list[dict]] = dict(train=[], val=[])
@@ -496,7 +496,7 @@ def write_index(data: Data, folder: Path) -> dict[str, list[dict]]:
                 path = str(Path(path).with_suffix('.json'))
                 text = json.dumps(coco_content(data, samples))
                 own = dict(type='CocoDataset', ann_file=path, data_prefix=dict(img=''))
-            part = Path(f'{path}.{os.getpid()}')  # every process of a run writes it
+            part = Path(f'{path}.{os.getpid()}')  # every process of a run writes this file
             part.write_text(text, 'utf-8')
             part.replace(path)
             made[split].append(own)

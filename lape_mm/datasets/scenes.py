@@ -51,7 +51,7 @@ USUAL['imagenet'] = dict(image_size=64, num_train=1500, num_val=300)
 COCO_CATEGORY_IDS = (1, 2, 4, 7, 8, 13)
 # label 0 is unlabelled, label k is ADE_CLASSES[k - 1] (reduce_zero_label=True)
 ADE_CLASSES = CLASSES + STUFF
-# not ids of ImageNet, so that nobody mistakes these folders for a part of it
+# not ImageNet's ids, so that nobody mistakes these folders for ImageNet's
 IMAGENET_WNIDS = tuple(f'n9000000{number}' for number in range(1, len(CLASSES) + 1))
 
 Scenes = Callable[[str], Iterator[tuple[int, Scene]]]
@@ -62,16 +62,16 @@ def prepare(layout: str, root: str | os.PathLike, *, image_size: int | Sequence[
             track: Callable[[range], Iterable[int]] = iter) -> Path:
     """Draws the data set into ``root`` unless it is there already, and prints one line.
 
-    ``root`` is never incomplete: the set is drawn into a temporary folder, then renamed. Of several
-    processes that draw at once, the first wins and the others use its folder. Equal settings give
-    equal bytes on one machine, and picture i of a split does not depend on the counts.
+    ``root`` is never incomplete: the set is drawn into a temporary folder, then renamed. If several
+    processes draw at once, the first wins and the others use its folder. Equal settings give equal
+    bytes on one machine, and picture i of a split does not depend on the numbers of pictures.
 
     Args:
         layout: 'coco', 'ade' or 'imagenet'; sizes and numbers default to its ``USUAL``.
         root: folder of the data set; its absolute path is returned.
         image_size: pixels, one number or (height, width).
         num_train, num_val: numbers of pictures.
-        track: wraps the range of a split's pictures and may show progress.
+        track: wraps the range of a split's picture indices, for example to show progress.
 
     Raises:
         ValueError: an argument is bad, or ``root`` has scenes drawn with other settings.
@@ -136,11 +136,11 @@ def scene(split: str, index: int, settings: dict) -> Scene:
                       **SCENES[layout])
 
 
-# Writers get an empty folder, and (index, Scene) by split. File names and ids only depend on the
-# index, so a longer data set just adds files.
+# Writers get an empty folder and a function: split -> (index, Scene) pairs. File names and ids
+# depend only on the index, so a larger data set just adds files.
 
 def write_coco(folder: Path, scenes: Scenes) -> None:
-    """``annotations/instances_{train,val}2017.json`` with polygons, ``{train,val}2017/*.jpg``."""
+    """Writes ``annotations/instances_{train,val}2017.json`` and ``{train,val}2017/*.jpg``."""
     (folder / 'annotations').mkdir()
     categories = [dict(supercategory='shape', id=number, name=name)
                   for number, name in zip(COCO_CATEGORY_IDS, CLASSES)]
@@ -174,7 +174,7 @@ def instance(mask: np.ndarray) -> dict:
 
 
 def outlines(mask: np.ndarray) -> list[np.ndarray]:
-    """Polygons, (N, 2) of (x, y) pixel centres, whose union is ``mask`` without specks.
+    """Polygons (N, 2) of pixel centres (x, y); their union is ``mask`` without specks.
 
     COCO unites the polygons of an instance and has no holes. A part with a hole is therefore cut
     through the hole; both halves keep the column of the cut, so no gap remains.
@@ -197,7 +197,7 @@ def outlines(mask: np.ndarray) -> list[np.ndarray]:
 
 
 def write_ade(folder: Path, scenes: Scenes) -> None:
-    """``images/{training,validation}/*.jpg``, ``annotations/../*.png``, and ``classes.txt``."""
+    """Writes ``images/{training,validation}/*.jpg``, ``annotations/../*.png``, ``classes.txt``."""
     for split, name in (('train', 'training'), ('val', 'validation')):
         for index, scene in scenes(split):
             stem = f'{name}/ADE_{split}_{index + 1:08d}'
@@ -207,7 +207,7 @@ def write_ade(folder: Path, scenes: Scenes) -> None:
 
 
 def write_imagenet(folder: Path, scenes: Scenes) -> None:
-    """``{train,val}/<wnid>/*.JPEG``."""
+    """Writes ``{train,val}/<wnid>/*.JPEG``."""
     for split in SPLITS:
         for index, scene in scenes(split):
             wnid = IMAGENET_WNIDS[scene.labels[0]]

@@ -1,1 +1,1 @@
-"""Trained models on images: predictions of files (`predict`) and a page to try them (`page`)."""
+"""Runs trained models on image and video files (`predict`) or on a web page (`page`)."""

@@ -10,20 +10,20 @@ from PIL import Image, ImageDraw, ImageFont
 from lape_mm.runtime import Prediction
 
 OPAQUE = .5  # of masks and label maps
-MOST = 5  # classes of a classifier that are written
-SMALL = 512  # pixels; smaller pictures are enlarged, or labels would hide what they name
+MOST = 5  # classes shown for a classifier
+SMALL = 512  # pixels; smaller pictures are enlarged, so that labels do not hide the objects
 
 
 def colour(label: int) -> tuple[int, int, int]:
-    """A colour for each label, far from those of its neighbours."""
+    """A label's colour, which differs clearly from those of nearby labels."""
     red, green, blue = hsv_to_rgb(label * .618034 % 1, .75, .95 if label % 2 else .75)
     return int(255 * red), int(255 * green), int(255 * blue)
 
 
 def draw(picture: Image.Image, found: Prediction, score: float = .3) -> Image.Image:
-    """A copy of an RGB picture with what was found, enlarged if it is small.
+    """A copy of an RGB picture with the prediction drawn on it; small pictures are enlarged.
 
-    Objects below ``score`` are left out. Names that have no box stand in the upper left corner.
+    Objects below ``score`` are left out. Names without a box go into the upper left corner.
     """
     masks: Iterable[np.ndarray] = ()
     boxes = found.boxes

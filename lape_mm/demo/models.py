@@ -13,9 +13,9 @@ Predict = Callable[[Any], Prediction]
 
 
 def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str, Predict]:
-    """Models by path: ONNX files, or a config followed by checkpoints; RunError if that fails.
+    """Opens ONNX files, or a config and checkpoints; returns models by path, or raises RunError.
 
-    ``joinings`` are those of the checkpoints: none, one for all, or one each.
+    ``joinings`` holds none, one for all checkpoints, or one for each.
     """
     if all(word.endswith('.onnx') for word in words):
         try:
@@ -29,13 +29,13 @@ def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str,
     if len(chosen) == 1:
         chosen *= len(checkpoints)
     if len(chosen) != len(checkpoints):
-        raise RunError(f'--joining {" ".join(joinings)}: expected one, or one a checkpoint')
+        raise RunError(f'--joining {" ".join(joinings)}: expected one, or one per checkpoint')
     return {checkpoint: TorchModel(config, checkpoint, joining)
             for checkpoint, joining in zip(checkpoints, chosen)}
 
 
 class TorchModel:
-    """A checkpoint of a config of mmpretrain, mmdet or mmseg, on a GPU if there is one."""
+    """Runs a checkpoint of an mmpretrain, mmdet or mmseg config, on a GPU if there is one."""
 
     def __init__(self, config: str, checkpoint: str, joining: str | None):
         import torch
@@ -55,7 +55,7 @@ class TorchModel:
         self.pipeline = Compose([*steps, dict(type=pack['type'])])
 
     def __call__(self, image: Any) -> Prediction:
-        """The prediction for a path, a Pillow image or an RGB array, as `lape_mm.runtime.Model`."""
+        """Predicts on a path, a Pillow image or an RGB array, like `lape_mm.runtime.Model`."""
         import torch
         pixels = np.asarray(read_image(image))
         height, width = pixels.shape[:2]

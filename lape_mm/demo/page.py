@@ -1,4 +1,4 @@
-"""tools/demo.py: a Gradio page, on this machine unless --share is given."""
+"""tools/demo.py: a Gradio page, reachable only from this machine unless --share is given."""
 from __future__ import annotations
 
 import os
@@ -26,7 +26,7 @@ EXAMPLES = 12
 
 
 def serve(args: Namespace) -> None:
-    """Opens the page until it is stopped (Ctrl-C); ``args`` are those of tools/demo.py."""
+    """Serves the page until Ctrl-C; ``args`` are those of tools/demo.py."""
     if missing('gradio'):
         raise RunError(install_hint('gradio'))
     from lape_mm.runs.images import find_images
@@ -48,9 +48,9 @@ def serve(args: Namespace) -> None:
 
 
 def build(models: Mapping[str, Predict], examples: list[str], score: float) -> Any:
-    """The page: an image and a score on the left, a picture for each model on the right.
+    """Builds the page: an image and a score on the left, one picture per model on the right.
 
-    Predictions are kept for the session, so that the score only draws again.
+    Predictions are kept for the session, so a new score only draws them again.
     """
     import gradio as gr
 
@@ -75,7 +75,7 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
         with gr.Row():
             with gr.Column(scale=1):
                 image = gr.Image(label='Image', sources=['upload', 'clipboard'], elem_id='image')
-                # with a message; a subclass of a component would write a stub beside this file
+                # to show our messages; a subclass of gr.Image would write a stub beside this file
                 image.preprocess = read  # type: ignore[method-assign]
                 least = gr.Slider(0, 1, score, step=.01, label='Least score', elem_id='score')
                 button = gr.Button('Run', variant='primary', elem_id='run')
@@ -99,7 +99,7 @@ def build(models: Mapping[str, Predict], examples: list[str], score: float) -> A
 
 
 def checked(path: str) -> Image.Image:
-    """Reads an upload; ValueError with a message for its user."""
+    """Reads an upload; raises ValueError with a message for the user."""
     with suppress(Exception):  # a decoder may raise anything
         with Image.open(path) as file:
             width, height = file.size

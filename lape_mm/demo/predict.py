@@ -61,7 +61,7 @@ def find(path: Path) -> list[Path]:
 
 
 def still(model: Predict, path: Path, name: Path, target: Path, score: float) -> Iterator[dict]:
-    """Predicts an image, draws it into the target, and yields its entries."""
+    """Runs the model on an image, draws the result into ``target``, and yields JSON entries."""
     picture = read_image(path)
     found = model(picture)
     draw(picture, found, score).save(target, quality=92)
@@ -72,7 +72,7 @@ def still(model: Predict, path: Path, name: Path, target: Path, score: float) ->
 
 
 def film(model: Predict, path: Path, name: Path, target: Path, score: float) -> Iterator[dict]:
-    """Predicts a video frame by frame, draws it into the target's .mp4, and yields its entries."""
+    """Like `still`, for each frame of a video; draws into an .mp4 file named after ``target``."""
     import cv2
     from mmcv import VideoReader
     reader = VideoReader(str(path))
@@ -89,10 +89,10 @@ def film(model: Predict, path: Path, name: Path, target: Path, score: float) -> 
 
 
 def results(found: Prediction, name: Path, score: float) -> Iterator[dict]:
-    """Entries of an image: COCO results for a detector, the best classes of a classifier.
+    """JSON entries of an image: COCO results for a detector, the best classes for a classifier.
 
-    ``image_id`` is the file's name below the folder of all inputs, or the number that it is. A
-    segmenter's entry has the share of each class; its label map is in FILE_labels.png.
+    ``image_id`` is the file's path below the inputs' common folder, or a number if its stem is one.
+    A segmenter's entry has the share of each class; its label map is in FILE_labels.png.
     """
     stem = str(name.with_suffix(''))
     image = int(stem) if stem.isdigit() else name.as_posix()

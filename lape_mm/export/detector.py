@@ -1,4 +1,4 @@
-"""Mask R-CNN and Faster R-CNN of mmdet after their neck, in operators that ONNX has."""
+"""Rewrites the heads of mmdet's Mask R-CNN and Faster R-CNN with operators that ONNX has."""
 from __future__ import annotations
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 # mmdet limits a box's growth: |log(16 / 1000)|
 MAX_GROWTH = abs(math.log(16 / 1000))
-# part of the model -> the only class of mmdet whose arithmetic stands below; masks may be missing
+# part of the model -> the only mmdet class that is rewritten below; mask parts may be missing
 PARTS = {
     'rpn_head': 'RPNHead', 'rpn_head.bbox_coder': 'DeltaXYWHBBoxCoder',
     'roi_head': 'StandardRoIHead', 'roi_head.bbox_roi_extractor': 'SingleRoIExtractor',
@@ -22,10 +22,10 @@ PARTS = {
 
 @torch.library.custom_op('lape_mm::suppress', mutates_args=())
 def suppress(boxes: Tensor, scores: Tensor, iou: float, threshold: float) -> Tensor:
-    """Non-maximum suppression for each class: the scores of the boxes that stay, 0 elsewhere.
+    """Non-maximum suppression per class: returns the scores, with those of dropped boxes set to 0.
 
-    One operator, because an exporter sees no number of boxes that depends on the data in it. Boxes
-    are (G, N, 4), scores (G, classes, N); those up to ``threshold`` are dropped.
+    One operator hides from the exporter that the number of kept boxes depends on the data. Boxes
+    are (G, N, 4) and scores (G, classes, N). Scores up to ``threshold`` are dropped.
     """
     kept = torch.zeros_like(scores)
     for group, row in enumerate(scores):
@@ -42,7 +42,7 @@ def _(boxes: Tensor, scores: Tensor, iou: float, threshold: float) -> Tensor:
 
 
 def translations() -> dict[Callable, Callable]:
-    """How PyTorch's exporter writes `suppress`."""
+    """Tells PyTorch's exporter how to write `suppress` in ONNX."""
     from onnxscript import opset18 as op
 
     def write(boxes, scores, iou, threshold):
@@ -56,11 +56,11 @@ def translations() -> dict[Callable, Callable]:
 
 
 class Detector(nn.Module):
-    """The heads of a two-stage detector: maps to a fixed number of detections an image.
+    """A two-stage detector's heads, from feature maps to a fixed number of detections per image.
 
-    Returns boxes (B, K, 4) as x1, y1, x2, y2 in pixels, scores (B, K) by falling score, labels
-    (B, K), and from Mask R-CNN masks (B, K, 28, 28), the probability of the object in each cell of
-    its box. Rows without a detection have score 0 and label -1. K is ``max_per_img``.
+    Returns boxes (B, K, 4) as x1, y1, x2, y2 in pixels, scores (B, K) in falling order, and labels
+    (B, K). Mask R-CNN adds masks (B, K, 28, 28): the object's probability in each cell of its box.
+    Rows without a detection have score 0 and label -1. K is ``max_per_img``.
     """
 
     def __init__(self, model: Any, img_size: Sequence[int]):
@@ -106,7 +106,7 @@ class Detector(nn.Module):
                                 rescale=False)
 
     def propose(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The RPN's proposals: rois (B * N, 5), and scores (B, N), 0 where there is none."""
+        """The RPN's proposals: RoIs (B * N, 5) and scores (B, N), 0 where a proposal is missing."""
         cfg = self.rpn.test_cfg
         all_scores, all_boxes, sizes = [], [], []
         for level, (logits, deltas) in enumerate(zip(*self.rpn(maps))):
@@ -131,7 +131,7 @@ class Detector(nn.Module):
         return to_rois(take(boxes, index)), scores
 
     def decode(self, coder: Any, boxes: Tensor, deltas: Tensor) -> Tensor:
-        """DeltaXYWHBBoxCoder.decode: boxes (..., 4) moved and scaled by deltas (..., 4)."""
+        """DeltaXYWHBBoxCoder.decode: moves and scales boxes (..., 4) by deltas (..., 4)."""
         deltas = deltas * deltas.new_tensor(coder.stds) + deltas.new_tensor(coder.means)
         low, high = boxes[..., :2], boxes[..., 2:]
         sides = high - low
@@ -144,7 +144,7 @@ class Detector(nn.Module):
         return corners.clamp(min=0).minimum(corners.new_tensor([width, height, width, height]))
 
     def pool(self, extractor: Any, maps: Sequence[Tensor], rois: Tensor) -> Tensor:
-        """SingleRoIExtractor: each RoI's features from the map of its size, (N, C, h, w)."""
+        """SingleRoIExtractor: features (N, C, h, w) of RoIs, each from the map for its size."""
         sides = rois[:, 3:] - rois[:, 1:3]
         scale = sides.prod(1).sqrt() / extractor.finest_scale + 1e-6
         layers = extractor.roi_layers
@@ -161,7 +161,7 @@ class Detector(nn.Module):
 
     def masks(self, maps: Sequence[Tensor], boxes: Tensor, scores: Tensor, labels: Tensor) \
             -> Tensor:
-        """Mask probabilities, (B, K, 28, 28), computed for rows with a detection alone."""
+        """Mask probabilities (B, K, 28, 28), computed only for rows with a detection."""
         index = (scores > 0).flatten().nonzero()[:, 0]
         logits = self.roi.mask_head(
             self.pool(self.roi.mask_roi_extractor, maps, to_rois(boxes)[index]))
@@ -174,18 +174,18 @@ class Detector(nn.Module):
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows of (B, N, 4) by an index (B, K)."""
+    """Picks K rows of each (B, N, 4) by an index (B, K)."""
     return rows.gather(1, index[..., None].expand(-1, -1, 4))
 
 
 def to_rois(boxes: Tensor) -> Tensor:
-    """(B, N, 4) to (B * N, 5), with the image's index in front."""
+    """Converts boxes (B, N, 4) to RoIs (B * N, 5), which start with the image's index."""
     image = torch.arange(boxes.shape[0])[:, None, None]
     return torch.cat([image.expand(-1, boxes.shape[1], 1).to(boxes), boxes], -1).flatten(0, 1)
 
 
 def check_parts(model: Any) -> None:
-    """Raises ValueError for a model of mmdet whose parts `Detector` does not compute."""
+    """Raises ValueError if an mmdet model has parts that `Detector` does not support."""
     for path, expected in PARTS.items():
         part = model
         for word in path.split('.'):

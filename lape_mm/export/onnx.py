@@ -1,4 +1,4 @@
-"""Exports ONNX files, only if onnxruntime reproduces PyTorch's outputs on real images."""
+"""Exports models to ONNX, but only if onnxruntime reproduces PyTorch's outputs on real images."""
 from __future__ import annotations
 
 import json
@@ -17,7 +17,7 @@ from lape_mm.wording import first_line
 
 from .detector import Detector, translations
 
-# part of a model -> what it is
+# part of a model -> the task of a model that has it
 TASKS = dict(decode_head='segmenter', roi_head='detector', bbox_head='detector', head='classifier')
 INT8 = ('dynamic', 'static')
 PRODUCTS = ['MatMul', 'Gemm']
@@ -25,24 +25,24 @@ NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 OPSET = 18  # lower ones cannot express padding; onnxruntime has no RoiAlign above 21 on the CPU
 BATCHES = (1, 3)
 TOLERANCE = 1e-4
-# of detections: their scores, the overlap of their boxes, and the share that may have no partner,
-# since scores or overlaps that are nearly equal may come in either order
+# for detections: the largest difference of scores, the least overlap of boxes, and the share that
+# may stay unmatched, since nearly equal scores or overlaps may come in either order
 SCORE_TOLERANCE, OVERLAP, UNMATCHED = 1e-3, .99, .01
-EMPTY = .01  # pixels that boxes without an area get
+EMPTY = .01  # pixels added to boxes, so that empty ones have an area
 
 
 class Graph(nn.Module):
-    """A model from its images to its post-processing, with normalisation.
+    """The part of a model that is exported, from normalisation to logits or detections.
 
-    Takes float32 images (B, channels, H, W), 0..255, in the channel order in which the config's
-    pipeline starts (OpenCV's BGR; RGB for CIFAR-100). Returns
+    Takes float32 images (B, channels, H, W), 0..255, in the channel order that the config's
+    pipeline reads (BGR, as in OpenCV; RGB for CIFAR-100). Returns
 
         classifier   logits (B, classes)
         segmenter    logits (B, classes, H, W), resized to the image as mmseg does before argmax
         detector     boxes, scores, labels and masks, see `Detector`
 
     ``img_size`` is (h, w) in pixels; the padding of the data preprocessor is not exported.
-    ``turned``: the pipeline itself swaps RGB and BGR, as ImageNet's configs do.
+    ``turned`` means that the pipeline itself swaps RGB and BGR, as in ImageNet's configs.
     """
 
     mean: Tensor | None
@@ -54,7 +54,7 @@ class Graph(nn.Module):
         self.img_size = tuple(img_size)
         tasks = [task for part, task in TASKS.items() if getattr(model, part, None) is not None]
         if not tasks:
-            raise ValueError(f'{type(model).__name__} is no classifier, segmenter or detector')
+            raise ValueError(f'{type(model).__name__} is not a classifier, segmenter or detector')
         self.task = tasks[0]
         self.detector: Any = Detector(model, img_size) if self.task == 'detector' else None
         mean, std, swaps = normalisation(model.data_preprocessor)
@@ -64,7 +64,7 @@ class Graph(nn.Module):
         self.outputs = ['logits'] if self.detector is None else self.detector.outputs
 
     def normalise(self, image: Tensor) -> Tensor:
-        """Images as the backbone gets them."""
+        """Normalises images as the backbone expects them."""
         if self.swaps_channels:
             # flip is exported as a slice with a negative step
             image = torch.cat([image[:, 2:3], image[:, 1:2], image[:, 0:1]], dim=1)
@@ -80,7 +80,7 @@ class Graph(nn.Module):
 
 
 def normalisation(preprocessor: Any) -> tuple[Tensor | None, Tensor | None, bool]:
-    """Mean and std, (channels, 1, 1) or None each, and whether it swaps RGB and BGR."""
+    """A preprocessor's mean and std (channels, 1, 1) or None, and whether it swaps RGB and BGR."""
     swaps = any(getattr(preprocessor, name, False)  # of mmpretrain, upstream mmseg, mmengine
                 for name in ('to_rgb', 'channel_conversion', '_channel_conversion'))
     if not getattr(preprocessor, '_enable_normalize', False):
@@ -95,23 +95,23 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
         -> float:
     """Folds a model, exports its `Graph`, compares it with the unfolded model, and writes it.
 
-    The file takes ``image``, see `Graph`, with any batch and one size. Its metadata has ``task``,
-    ``img_size``, ``swaps_channels``, ``mean``, ``std``, ``folded``, ``int8`` and the notes, as
-    JSON.
+    The file takes ``image`` (see `Graph`) in batches of any size and at one resolution. Its
+    metadata holds, as JSON, ``task``, ``img_size``, ``swaps_channels``, ``mean``, ``std``,
+    ``folded``, ``int8`` and the notes.
 
     Args:
-        model: of mmpretrain, mmseg or mmdet around a backbone of this package; it is set to
-            evaluation mode and not changed otherwise.
-        images: raw images to compare on, (channels, H, W) of one size, as the config's pipeline
-            reads them; three are compared, fewer are repeated. int8='static' calibrates on all.
-        out: file to write.
+        model: a model of mmpretrain, mmseg or mmdet with a lape_mm backbone. It is set to
+            evaluation mode and otherwise not changed.
+        images: raw images (channels, H, W) of one size, as the config's pipeline reads them. Three
+            are compared; fewer are repeated. int8='static' calibrates on all of them.
+        out: the file to write.
         turned: see `Graph`.
-        int8: quantise the compared file: one of `INT8`, see `quantise`.
+        int8: one of `INT8` to quantise the file after the comparison, see `quantise`.
         notes: more metadata, such as the classes.
 
     Returns:
         the largest difference between onnxruntime and PyTorch, relative to the output's scale;
-        for a detector the largest difference of two scores. Both before quantisation.
+        for a detector, the largest difference of matched scores. Both before quantisation.
 
     Raises:
         ValueError: the model cannot be exported, or the outputs differ; nothing is written.
@@ -133,7 +133,7 @@ def export_onnx(model: nn.Module, images: Sequence[Tensor], out: str | Path, *,
 
 @torch.no_grad()
 def trace(graph: Graph, images: Tensor, notes: Mapping) -> bytes:
-    """The content of the file, for batches of images of this size, (2, channels, H, W)."""
+    """Exports a graph for any batch of images of this size; returns the file's content."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -155,7 +155,7 @@ def trace(graph: Graph, images: Tensor, notes: Mapping) -> bytes:
 
 
 def run_onnx(content: bytes, images: Tensor) -> list[Tensor]:
-    """Outputs of onnxruntime on the CPU."""
+    """What onnxruntime computes for images, on the CPU."""
     import onnxruntime
     session = onnxruntime.InferenceSession(content, providers=['CPUExecutionProvider'])
     return [torch.from_numpy(output) for output in session.run(None, {'image': images.numpy()})]
@@ -163,7 +163,7 @@ def run_onnx(content: bytes, images: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def compare(content: bytes, graph: Graph, images: Tensor) -> float:
-    """The largest difference between a file's and a graph's logits, relative to their scale."""
+    """Compares a file's logits with a graph's; returns the largest difference over their scale."""
     worst = 0.
     for batch in BATCHES:
         (ours,), (theirs,) = run_onnx(content, images[:batch]), graph(images[:batch])
@@ -178,7 +178,7 @@ def compare(content: bytes, graph: Graph, images: Tensor) -> float:
 
 @torch.no_grad()
 def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
-    """The largest difference between the scores of a file's and of mmdet's detections."""
+    """Compares a file's detections with mmdet's; returns the largest difference of scores."""
     from lape_mm.runtime import paste
     cfg, total, lost, differ, area = graph.detector.roi.test_cfg, 0, 0, 0, 0
     worst = 0.
@@ -191,7 +191,7 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
             room = boxes.new_tensor([0, 0, EMPTY, EMPTY])
             same = (gap < SCORE_TOLERANCE) & (theirs.labels[:, None] == labels) & (
                 box_iou(theirs.bboxes + room, boxes + room) > OVERLAP)
-            # rounding decides which of two equal scores the limits keep
+            # rounding decides which of two equal scores stays within the limits
             cut = SCORE_TOLERANCE + max(cfg.score_thr, *(
                 found.min().item() for found in (theirs.scores, scores)
                 if len(found) == cfg.max_per_img), 0.)
@@ -208,7 +208,7 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
                 differ += int((mine ^ theirs.masks[rows]).sum())
                 area += int((mine | theirs.masks[rows]).sum())
     if not total:
-        raise ValueError('PyTorch detects nothing in the images of the comparison: give others')
+        raise ValueError('PyTorch detects nothing in the images to compare on: give others')
     if lost > UNMATCHED * total or differ > UNMATCHED * area:
         raise ValueError(f'{lost} of {total} detections of onnxruntime and PyTorch have no '
                          f'partner, and {differ} of {area} pixels of the masks differ: nothing '
@@ -217,11 +217,11 @@ def compare_detections(content: bytes, graph: Graph, images: Tensor) -> float:
 
 
 def quantise(content: bytes, how: str, images: Sequence[Tensor]) -> bytes:
-    """An ONNX file whose layers compute in INT8; norms, softmax and position embedding stay float.
+    """Quantises an ONNX file to INT8; norms, softmax and position embedding stay float.
 
-    'dynamic' quantises the weights of linear layers and finds the range of their inputs in each
-    run. 'static' also quantises convolutions, and takes the ranges from the images. Products of
-    two activations (attention) stay float in both.
+    'dynamic' quantises the weights of linear layers, and finds their inputs' range in each run.
+    'static' also quantises convolutions, and takes the ranges from the images. Either leaves
+    products of two activations (attention) in float.
     """
     import onnx
     from onnxruntime import quantization

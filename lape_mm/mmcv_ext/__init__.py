@@ -1,8 +1,8 @@
 """mmcv's operators on torchvision and PyTorch, for an mmcv without its compiled extension.
 
 `install` appends a finder to `sys.meta_path`. Python asks it last, so a compiled `mmcv._ext` comes
-first. Without one, the finder loads `operators.py` of this folder under that name. Nothing in mmcv
-is written or patched.
+first. Without one, the finder loads this folder's `operators.py` under that name. No file or
+function of mmcv is changed.
 
 This file imports neither torch nor mmcv: it runs before anything imports `mmcv.ops`.
 """
@@ -19,14 +19,14 @@ OPERATORS = Path(__file__).with_name('operators.py')
 
 
 class OperatorFinder(MetaPathFinder):
-    """Finds `mmcv._ext` in `operators.py`."""
+    """Makes `import mmcv._ext` load `operators.py`."""
 
     def find_spec(self, fullname: str, path=None, target=None) -> ModuleSpec | None:
         return spec_from_file_location(NAME, OPERATORS) if fullname == NAME else None
 
 
 def install() -> None:
-    """Appends the finder, once."""
+    """Appends the finder to `sys.meta_path`, once."""
     if not any(isinstance(finder, OperatorFinder) for finder in sys.meta_path):
         sys.meta_path.append(OperatorFinder())
 

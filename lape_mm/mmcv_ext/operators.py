@@ -62,9 +62,9 @@ def get_compiling_cuda_version() -> str:
 # non-maximum suppression
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Indices of the kept boxes of (N, 4), by descending score.
+    """Indices of the kept ``boxes`` (N, 4), by descending score.
 
-    The width of a box is x2 - x1 + offset.
+    A box is x2 - x1 + offset wide.
     """
     order = scores.sort(descending=True).indices
     boxes = boxes[order].float()
@@ -78,9 +78,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
             min_score: float, method: int, offset: int) -> Tensor:
-    """Soft-NMS (ICCV 2017) on the CPU: fills the first M rows of ``dets``; returns indices, (M,).
+    """Soft-NMS (ICCV 2017) on the CPU: fills the first M rows of ``dets``, returns indices (M,).
 
-    Method 0 drops overlapping boxes, 1 and 2 decay their scores linearly or by a Gaussian.
+    Method 0 drops overlapping boxes; 1 and 2 decay their scores, linearly or by a Gaussian.
     """
     low, high = (side.numpy().astype(np.float32) for side in boxes.split(2, dim=1))
     score = scores.numpy().astype(np.float32)  # a copy
@@ -105,16 +105,16 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
     return torch.tensor(kept, dtype=torch.long)
 
 
-# regions of interest: rois are (K, 5), image and x1, y1, x2, y2
+# regions of interest: rois (K, 5) hold the index of the image, x1, y1, x2, y2
 
 def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor,
                       argmax_x: Tensor, *, aligned_height: int, aligned_width: int,
                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
                       aligned: bool) -> None:
-    """Fills ``output``, (K, C, h, w), and with pool_mode 0 (max) the sample that each bin takes."""
+    """Fills ``output`` (K, C, h, w); for max pooling (mode 0) also each bin's chosen sample."""
     size = aligned_height, aligned_width
     if rois.device.type == 'cpu':  # on a GPU the check would synchronise
-        # for such a box torchvision reads outside of the map
+        # torchvision would read outside the map for such a box
         if (bad := ~rois.isfinite().all(dim=1)).any():
             raise ValueError(f'RoIAlign: boxes must be finite, got {rois[bad][0, 1:].tolist()}')
         rois = without_inverted(rois, sampling_ratio)
@@ -157,10 +157,10 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
 
 
 def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
-    """RoIs with empty boxes in the place of those with x2 < x1 or y2 < y1.
+    """Replaces inverted RoIs, with x2 < x1 or y2 < y1, by empty ones.
 
-    Detectors that refine boxes, such as Sparse R-CNN, make some. On a GPU mmcv takes no sample from
-    them, while torchvision's CPU operator fails.
+    Detectors that refine boxes, such as Sparse R-CNN, produce inverted RoIs. On a GPU mmcv takes no
+    sample from them, while torchvision's CPU operator fails.
     """
     if sampling_ratio > 0:
         return rois
@@ -170,7 +170,7 @@ def without_inverted(rois: Tensor, sampling_ratio: int) -> Tensor:
 
 def sample_grids(rois: Tensor, size: tuple[int, int], scale: float, ratio: int, aligned: bool) \
         -> Iterator[tuple[Tensor, tuple[int, int]]]:
-    """Yields indices of RoIs, and the rows and columns of samples that each of their bins has."""
+    """Groups RoIs by sampling: yields indices, and the rows and columns of samples per bin."""
     if ratio > 0:
         grids = rois.new_full((len(rois), 2), ratio)
     else:
@@ -221,8 +221,8 @@ def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_in
     grad_input.view(-1).index_add_(0, cells[hit], grad_output.flatten(2)[hit])
 
 
-# deformable convolution: input (B, C, H, W), offset (B, 2 * groups * kernel, h, w) as y, x, mask
-# (B, groups * kernel, h, w), output (B, C', h, w)
+# deformable convolution: input (B, C, H, W), output (B, C', h, w), mask (B, groups * kernel, h, w),
+# offset (B, 2 * groups * kernel, h, w) with y before x
 
 # stride, padding and dilation, as mmcv's two operators call them
 plain = itemgetter('dH', 'dW', 'padH', 'padW', 'dilationH', 'dilationW')
@@ -272,9 +272,9 @@ def deform_conv(input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | No
                 bias: Tensor | None = None, *, like: Tensor, settings: tuple[int, ...]) -> Tensor:
     """torchvision's deformable convolution, with mmcv's gradient at the edge of the map.
 
-    With padding and zero offsets, samples lie at -1, the edge. Only torchvision gives their offsets
-    a gradient. They are moved to -1.5, where neither does. ``like`` has the output's size; larger
-    offsets and masks, which DyHead hands to the coarser levels, give their first values.
+    With padding and zero offsets, some samples lie at -1, where torchvision's offsets have a
+    gradient and mmcv's do not. Such samples move to -1.5, where neither has one. ``like`` has the
+    output's size. Of larger offsets and masks, as DyHead passes, only the first values count.
     """
     offset = first_values(offset, like)
     split = offset.unflatten(1, (-1, *weight.shape[2:], 2))  # (B, groups, kh, kw, 2, h, w)
@@ -296,8 +296,8 @@ def first_values(maps: Tensor, like: Tensor) -> Tensor:
     return maps.flatten(1)[:, :count].unflatten(1, (maps.shape[1], *like.shape[2:]))
 
 
-# deformable attention: value (B, sum of h * w, heads, D), locations and weights by query: (B, Q,
-# heads, levels, points, 2) and (B, Q, heads, levels, points)
+# deformable attention with Q queries: value (B, sum of h * w, heads, D), locations (B, Q, heads,
+# levels, points, 2), weights (B, Q, heads, levels, points)
 
 def ms_deform_attn_forward(value: Tensor, spatial_shapes: Tensor, level_start_index: Tensor,
                            locations: Tensor, weights: Tensor, im2col_step: int) -> Tensor:
@@ -316,12 +316,12 @@ def ms_deform_attn_backward(
                    (value, locations, weights))
 
 
-# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) by class, or empty; gradients are
-# those of a sum
+# focal losses (ICCV 2017): input (N, C), target (N,), weight (C,) per class or empty; gradients are
+# those of the summed loss
 
 def sigmoid_focal_loss_forward(input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """(N, C) from logits. Target C is background."""
+    """Fills ``output`` (N, C) with the losses of logits. Target C is background."""
     output.copy_(focal_loss(input, target, weight, gamma, alpha))
 
 
@@ -334,7 +334,7 @@ def sigmoid_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, g
 
 
 def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float) -> Tensor:
-    """(N, C), in float32 at least; background has weight 1."""
+    """Sigmoid focal losses (N, C) of logits, at least in float32; background has weight 1."""
     logits = input.to(torch.promote_types(input.dtype, torch.float32))
     hit = target[:, None] == torch.arange(input.shape[1], device=input.device)
     loss = torchvision.ops.sigmoid_focal_loss(logits, hit.to(logits), alpha, gamma)
@@ -343,13 +343,13 @@ def focal_loss(input: Tensor, target: Tensor, weight: Tensor, gamma: float, alph
 
 def softmax_focal_loss_forward(softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *,
                                gamma: float, alpha: float) -> None:
-    """(N,) from probabilities. Negative targets cost nothing."""
+    """Fills ``output`` (N,) with the losses of probabilities. Negative targets cost nothing."""
     output.copy_(softmax_focal_loss(logarithm(softmax), target, weight, gamma, alpha))
 
 
 def softmax_focal_loss_backward(softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
                                 grad_input: Tensor, *, gamma: float, alpha: float) -> None:
-    """Of the logits, (N, C)."""
+    """Fills ``grad_input`` (N, C) with the gradient for the logits."""
     logits = logarithm(softmax)
     fill_gradients((grad_input,), torch.ones_like(logits[:, 0]), lambda logits: softmax_focal_loss(
         logits, target, weight, gamma, alpha), (logits,))
@@ -363,18 +363,18 @@ def logarithm(softmax: Tensor) -> Tensor:
 
 def softmax_focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float,
                        alpha: float) -> Tensor:
-    """(N, C) to (N,)."""
+    """Softmax focal losses (N,) of logits (N, C)."""
     known = target.clamp(min=0)
     log_p = logits.log_softmax(1).gather(1, known[:, None])[:, 0]
     loss = -alpha * (1 - log_p.exp()) ** gamma * log_p
     return (loss * weight[known] if weight.numel() else loss).where(target >= 0, 0)
 
 
-# convolution of the cells that a mask chooses (Guided Anchoring, for inference): (1, C, H, W)
+# convolution of the cells that a mask selects (Guided Anchoring, for inference): im (1, C, H, W)
 
 def masked_im2col_forward(im: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, col: Tensor, *,
                           kernel_h: int, kernel_w: int, pad_h: int, pad_w: int) -> None:
-    """Fills ``col``, (C * kernel, N), with the neighbourhoods of N cells; the stride is 1."""
+    """Fills ``col`` (C * kernel, N) with the neighbourhoods of N cells; the stride is 1."""
     width = im.shape[3] + 2 * pad_w - kernel_w + 1
     columns = F.unfold(im, (kernel_h, kernel_w), padding=(pad_h, pad_w))
     col.copy_(columns[0, :, mask_h_idx * width + mask_w_idx])
@@ -403,7 +403,7 @@ def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad
 
 
 def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
-    """(B, C, H, W): each cell sums its source's neighbourhood, weighted by its group's mask."""
+    """Sums the neighbourhood of each output cell's source, weighted by its mask: (B, C, H, W)."""
     height, width = features.shape[2:]
     near = F.unfold(features, kernel, padding=kernel // 2).unflatten(2, (height, width))
     near = near.unflatten(1, (groups, -1, kernel ** 2))
@@ -417,7 +417,7 @@ def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale:
 # PSANet's masks (ECCV 2018): input (B, mask cells, h, w) by offset, output (B, h * w, h, w) by cell
 
 def psamask_forward(input: Tensor, output: Tensor, **settings) -> None:
-    """Fills ``output``: cell (h, w) of channel i is what it collects from, or hands to, cell i."""
+    """Fills ``output``: cell j of channel i is what j collects from i, or what i sends to j."""
     offset, there, here = psamask_cells(input.device, **settings)
     cells = output.flatten(2) if settings['psa_type'] == 0 else output.flatten(2).transpose(1, 2)
     cells[:, there, here] = input.flatten(2)[:, offset, here]
@@ -433,7 +433,7 @@ def psamask_backward(grad_output: Tensor, grad_input: Tensor, **settings) -> Non
 def psamask_cells(device: torch.device, *, psa_type: int, num_: int, h_feature: int,
                   w_feature: int, h_mask: int, w_mask: int, half_h_mask: int, half_w_mask: int) \
         -> tuple[Tensor, Tensor, Tensor]:
-    """Indices of offsets, and of the cells there and here, where both are on the map."""
+    """Flat indices of offset, other cell and own cell, for all pairs of cells on the map."""
     h, w = h_feature, w_feature
     down, right, row, column = torch.meshgrid(
         *(torch.arange(count, device=device) for count in (h_mask, w_mask, h, w)), indexing='ij')

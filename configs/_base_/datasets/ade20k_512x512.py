@@ -13,7 +13,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
-    # after Resize: the ground truth keeps the image's own size
+    # after Resize, so that the ground truth keeps the image's own size
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs')
 ]

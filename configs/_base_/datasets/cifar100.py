@@ -1,12 +1,12 @@
-# CIFAR-100 as Compact-Transformers trains on it, read by mmpretrain's own data set from
-# {root}/cifar-100-python/{train,test}. Nothing is downloaded in a run; to fetch the files once:
+# CIFAR-100 as in Compact-Transformers, read by mmpretrain's own data set class from
+# {root}/cifar-100-python/{train,test}. A run downloads nothing; to fetch the files once:
 #   python -c "from torchvision.datasets import CIFAR100; CIFAR100('data/cifar100', download=True)"
 data_root = '{{$LAPE_MM_CIFAR100:data/cifar100}}'
 bgr_mean = [112.404, 124.1085, 129.3105]
 bgr_std = [70.4055, 65.4075, 68.2125]
 
 crop = dict(type='RandomResizedCrop', scale=32, crop_ratio_range=(0.8, 1.0), backend='pillow')
-# CIFAR's images are RGB, and RandAugment's grey is that of BGR: turned before, and turned back
+# CIFAR's images are RGB, but RandAugment computes grey from BGR: convert to BGR and back
 train_pipeline = [
     dict(type='NumpyToPIL', to_rgb=True),
     dict(type='PILToNumpy'),
@@ -24,7 +24,7 @@ train_pipeline = [
         magnitude_std=0.5,
         total_level=10,
         hparams=dict(pad_val=[112, 124, 129], interpolation='bicubic')),
-    # 'pixel' mode: normal noise once normalised
+    # as timm's 'pixel' mode: standard normal noise after normalisation
     dict(
         type='RandomErasing',
         erase_prob=0.25,
@@ -44,7 +44,7 @@ train_dataloader = dict(
     num_workers=8,
     persistent_workers=True,
     pin_memory=True,
-    # 390 batches an epoch, as timm's loader has them
+    # 390 batches per epoch, as in timm's loader
     drop_last=True,
     collate_fn=dict(type='default_collate'),
     sampler=dict(type='DefaultSampler', shuffle=True),

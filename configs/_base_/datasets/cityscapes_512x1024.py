@@ -1,4 +1,4 @@
-# Cityscapes: {root}/{leftImg8bit,gtFine}/{train,val}, label maps by mmseg's converter.
+# Cityscapes: {root}/{leftImg8bit,gtFine}/{train,val}, label maps made by mmseg's converter.
 _base_ = './ade20k_512x512.py'
 
 data_root = '{{$LAPE_MM_CITYSCAPES:data/cityscapes}}'

@@ -1,4 +1,4 @@
-# COCO 2017 instances with large-scale jitter to 1024 x 1024, as Mask2Former trains.
+# COCO 2017 instances with large-scale jitter to 1024 x 1024, as in Mask2Former.
 _base_ = './coco_instance_ms.py'
 
 image_size = (1024, 1024)

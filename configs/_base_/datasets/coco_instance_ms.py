@@ -1,4 +1,4 @@
-# COCO 2017 instances with the multi-scale augmentation of DETR, which ViT-Adapter trains with.
+# COCO 2017 instances with DETR's multi-scale augmentation, as in ViT-Adapter.
 data_root = '{{$LAPE_MM_COCO:data/coco}}'
 sides = [(480, 1333), (512, 1333), (544, 1333), (576, 1333), (608, 1333), (640, 1333),
          (672, 1333), (704, 1333), (736, 1333), (768, 1333), (800, 1333)]
@@ -34,7 +34,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(1333, 800), keep_ratio=True),
-    # after Resize: the ground truth keeps the image's own size
+    # after Resize, so that the ground truth keeps the image's own size
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(
         type='PackDetInputs',

@@ -1,4 +1,4 @@
-# ImageNet-1K as DeiT reads it: {root}/{train,val}/<class folder>/*.JPEG, bicubic from end to end.
+# ImageNet-1K as in DeiT: {root}/{train,val}/<class folder>/*.JPEG, bicubic resizing throughout.
 #
 # Classes are the sorted folder names. A flat val folder with a list works with
 # --cfg-options val_dataloader.dataset.ann_file=meta/val.txt.
@@ -6,8 +6,8 @@ data_root = '{{$LAPE_MM_IMAGENET:data/imagenet}}'
 bgr_mean = [103.53, 116.28, 123.675]
 bgr_std = [57.375, 57.12, 58.395]
 
-# timm's rand-m9-mstd0.5-inc1. DeiT's colour jitter of 0.3 is not here: timm leaves jitter out as
-# soon as there is an auto-augment policy, so that argument of DeiT has no effect.
+# timm's rand-m9-mstd0.5-inc1. DeiT's colour jitter of 0.3 is not here: timm drops jitter under an
+# auto-augment policy, so DeiT's argument has no effect.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='RandomResizedCrop', scale=224, backend='pillow', interpolation='bicubic'),
@@ -20,7 +20,7 @@ train_pipeline = [
         magnitude_std=0.5,
         total_level=10,
         hparams=dict(pad_val=[104, 116, 124], interpolation='bicubic')),
-    # 'pixel' mode: normal noise once normalised
+    # as timm's 'pixel' mode: standard normal noise after normalisation
     dict(
         type='RandomErasing',
         erase_prob=0.25,
@@ -29,13 +29,13 @@ train_pipeline = [
         max_area_ratio=1 / 3,
         fill_color=bgr_mean,
         fill_std=bgr_std),
-    # RGB from here on, as mmpretrain's pictures take the network's input
+    # RGB from here on, because mmpretrain's visualizer draws the network's input
     dict(type='NumpyToPIL', to_rgb=True),
     dict(type='PILToNumpy'),
     dict(type='PackInputs')
 ]
-# DeiT's crop ratio 0.875, that is 224 of 256. LaPE's code evaluates with ratio 1.0, the whole of
-# an image resized to 224: --cfg-options test_dataloader.dataset.pipeline.1.scale=224 (and val_).
+# DeiT's crop ratio 0.875, that is 224 of 256. LaPE's code evaluates with ratio 1.0. For that:
+# --cfg-options test_dataloader.dataset.pipeline.1.scale=224 (and the same for val_dataloader).
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(
@@ -52,7 +52,7 @@ train_dataloader = dict(
     persistent_workers=True,
     pin_memory=True,
     collate_fn=dict(type='default_collate'),
-    # each image three times an epoch, augmented anew, in a third as many distinct images
+    # an epoch draws a third of the images, each three times with new augmentation
     sampler=dict(type='RepeatAugSampler', num_repeats=3, shuffle=True),
     dataset=dict(
         type='CustomDataset', data_root=data_root, data_prefix='train', pipeline=train_pipeline))

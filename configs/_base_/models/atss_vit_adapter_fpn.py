@@ -1,4 +1,4 @@
-# ATSS on ViT-Adapter-Ti: maps of strides 8, 16 and 32, and no parameters for stride 4.
+# ATSS on ViT-Adapter-Ti: maps of strides 8, 16 and 32, without parameters for stride 4.
 _base_ = './mask_rcnn_vit_adapter_fpn.py'
 
 model = dict(

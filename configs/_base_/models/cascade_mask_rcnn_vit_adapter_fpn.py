@@ -1,5 +1,5 @@
 # Cascade Mask R-CNN on ViT-Adapter-Ti, with ViT-Adapter's box heads: four convolutions with
-# BatchNorm (synchronised where a run is distributed), one linear layer, and GIoU.
+# BatchNorm (synchronised in distributed runs), one linear layer, and GIoU.
 _base_ = './mask_rcnn_vit_adapter_fpn.py'
 
 model = dict(

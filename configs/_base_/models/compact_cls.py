@@ -1,4 +1,4 @@
-# ViT-Lite-7/4 with any joining; arch 'cvt_7_4' and 'cct_7_3x1' are the others.
+# ViT-Lite-7/4 with any joining; for CVT and CCT set arch='cvt_7_4' or 'cct_7_3x1'.
 model = dict(
     type='ImageClassifier',
     data_preprocessor=dict(
@@ -6,7 +6,7 @@ model = dict(
         num_classes=100,
         mean=[129.3105, 124.1085, 112.404],
         std=[68.2125, 65.4075, 70.4055],
-        to_rgb=False),  # the pipelines hand over RGB
+        to_rgb=False),  # the pipelines return RGB
     backbone=dict(
         type='lape_mm.CompactTransformer',
         arch='vit_lite_7_4',
@@ -17,7 +17,7 @@ model = dict(
         type='LinearClsHead',
         num_classes=100,
         in_channels=256,
-        # as every Linear of Compact-Transformers
+        # as for every Linear in Compact-Transformers
         init_cfg=dict(type='TruncNormal', layer='Linear', std=.02),
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
         topk=(1, 5)),

@@ -1,4 +1,4 @@
-# Mask2Former for instances on ViT-Adapter-Ti, heads as mmdet's; the head is mmseg's too.
+# Mask2Former for instances on ViT-Adapter-Ti, with mmdet's head; the mmseg config reuses it.
 # This config starts from random weights until you set
 #     --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/CLASSIFIER/epoch_300.pth
 num_classes = 80

@@ -1,4 +1,4 @@
-# Mask2Former for semantic segmentation on ViT-Adapter-Ti: the same head in mmseg's class.
+# Mask2Former for semantic segmentation on ViT-Adapter-Ti: the same head, in mmseg's class.
 _base_ = './mask2former_vit_adapter.py'
 
 crop_size = (512, 512)

@@ -1,10 +1,10 @@
-# Segmenter: DeiT-Ti at the crop's grid of 32 x 32 tokens, and the mask transformer.
+# Segmenter: DeiT-Ti on crops of 32 x 32 tokens, with the mask transformer.
 #
-# Choices where the official code and mmseg's port differ. The encoder keeps LN eps 1e-6 and
-# bicubic resizing, since it starts from DeiT's weights, which were trained with both; official
-# Segmenter weights want norm_eps=1e-5 and interpolation='bilinear'. The decoder follows the
+# The official code and mmseg's port differ; this config chooses. The encoder keeps LN eps 1e-6 and
+# bicubic resizing, with which DeiT's weights were trained; official Segmenter weights need
+# norm_eps=1e-5 and interpolation='bilinear'. The decoder follows the
 # official code: LN eps 1e-5, dropout 0.1, no drop path, windows without overlap (mmseg: no
-# dropout, drop path 0.1, stride 480). Images are normalised with ImageNet's statistics, as DeiT's.
+# dropout, drop path 0.1, stride 480). Images are normalised with ImageNet's statistics, as in DeiT.
 # The papers start from ImageNet weights trained with the same joining.
 # This config starts from random weights until you set
 #     --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/CLASSIFIER/epoch_300.pth

@@ -1,4 +1,4 @@
-# UperNet on ViT-Adapter-Ti: global attention throughout, a ViT map for each level.
+# UperNet on ViT-Adapter-Ti: global attention in all layers, and one ViT map for each level.
 # The papers start from ImageNet weights trained with the same joining (tables 3 and 4 of MPVG).
 # This config starts from random weights until you set
 #     --cfg-options model.backbone.init_cfg.checkpoint=work_dirs/CLASSIFIER/epoch_300.pth

@@ -2,8 +2,8 @@
 #
 # The learning rate is 1e-3. Table 7 of the MPVG paper prints DeiT's argument, 5e-4, which DeiT's
 # code (and LaPE's, which the paper builds on) multiplies by batch / 512. Both codes change the
-# rate once an epoch and start the cosine under the warm-up; here it changes every iteration, and
-# the cosine starts where the warm-up ends.
+# rate once per epoch, and their cosine starts during the warm-up. Here the rate changes every
+# iteration, and the cosine starts when the warm-up ends.
 optim_wrapper = dict(
     type='OptimWrapper',
     # biases, norms, position embedding and class token take no weight decay

@@ -2,8 +2,8 @@
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
-    # names that hold one of these take no weight decay; 'norm' covers the norms of the position
-    # embedding, while layer-scale gammas and the stem's BatchNorm are decayed, as officially
+    # no weight decay for names that contain one of these; 'norm' includes the position embedding's
+    # norms. Layer-scale gammas and the stem's BatchNorm are decayed, as officially
     paramwise_cfg=dict(
         custom_keys=dict(
             level_embed=dict(decay_mult=0.),

@@ -3,7 +3,7 @@ optim_wrapper = dict(
     type='OptimWrapper',
     constructor='lape_mm.LayerDecayOptimWrapperConstructor',
     optimizer=dict(type='AdamW', lr=12e-5, betas=(0.9, 0.999), weight_decay=0.01),
-    # the official constructor misses the prefixed names of the embeddings, so they are decayed
+    # the official constructor overlooks the embeddings' prefixed names, and so decays them
     paramwise_cfg=dict(layer_decay_rate=0.95, decay_embeddings=True))
 
 param_scheduler = [

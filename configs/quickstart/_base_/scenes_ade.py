@@ -1,7 +1,7 @@
 # The built-in data set in ADE20K's layout: tools/train.py and tools/test.py draw it once, into
 # {root}/{images,annotations}/{training,validation}, before a run starts.
 #
-# Your own folders: --data FOLDER.
+# For your own folders pass --data FOLDER.
 data_root = '{{$LAPE_MM_SCENES:data/scenes}}/ade'
 image_size = (128, 128)
 scenes = dict(
@@ -24,7 +24,7 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs')
 ]
-# the pictures are as small as the model wants them: nothing is resized
+# the scenes have the size that the model needs: nothing is resized
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
@@ -33,7 +33,7 @@ test_pipeline = [
 
 train_dataloader = dict(
     batch_size=8,
-    num_workers=0,  # two cores are busy with the model
+    num_workers=0,  # the model needs both cores
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
