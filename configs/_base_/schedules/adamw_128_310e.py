@@ -1,4 +1,4 @@
-# Compact-Transformers' schedule for a batch of 128, on one GPU, at a fixed rate.
+# Compact-Transformers' schedule for a batch of 128, on one GPU.
 #
 # The official code changes the rate once per epoch, and its cosine starts during the warm-up. Here
 # the rate changes every iteration, and the cosine starts when the warm-up ends. The official code

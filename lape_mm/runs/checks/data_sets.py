@@ -190,7 +190,7 @@ def check_coco(report: Report, source: Source) -> list[str] | None:
     if used != names:
         report.add(source.where, f'{path} lists its categories in another order than the config\'s '
                    "classes. mmdet numbers classes in the file's order, so names would be mixed up",
-                   f"order the config's classes as in the file: [{','.join(used)}]; or mend the "
+                   f"order the config's classes as in the file: [{','.join(used)}]; or fix the "
                    'file, if it is the odd one out')
     return used
 
