@@ -137,7 +137,7 @@ STUDIES = {
         }, IMAGENET_MINI),
     'lape_tables': Study(
         "Tables 7 and 8 of LaPE's paper, DeiT on imagenet_mini", CLASSIFIER, 'accuracy/top1', {
-            **{name: Cell(name, same=('controls', name)) for name in ('default', 'lape')},
+            **{name: Cell(name) for name in ('default', 'lape')},
             'share': Cell('share'),
             'unshare': Cell('unshare'),
             'lape, sharing PE': Cell(dict(add_to_input=False, first_layer=0, hierarchical=False)),

@@ -16,7 +16,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('folders', nargs='+', metavar='LABEL=FOLDER',
                         help='folders that tools/test.py --show-dir wrote; for two folders, '
                         'also shows how their pictures differ')
-    parser.add_argument('--images', metavar='FOLDER', help='folder of input images to show too')
     parser.add_argument('--out', required=True, metavar='PAGE.html', help='file to write')
     parser.add_argument('--most', type=int, default=24, help='most pictures to show (default: 24)')
     return parser.parse_args(argv)

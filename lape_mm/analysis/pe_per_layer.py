@@ -61,7 +61,7 @@ def pe_per_layer(model: nn.Module, img_size: int | Sequence[int]) -> list[LayerP
 
     PE that only the residual stream carries (default, share, unshare, and layer 0 of PVG and MPVG)
     is shown after the layer's own LayerNorm, ``LN_l(pos)``, as in LaPE's official script.
-    ValueError if the model has no lape_mm backbone, or a folded one.
+    ValueError if the model's lape_mm backbone is missing or folded.
     """
     encoder = find_encoder(model)
     return pe_of_grid(encoder, encoder.grid_of(to_2tuple(img_size)))

@@ -108,7 +108,7 @@ def record(model: nn.Module, images: Iterable[Tensor]) -> Record:
     """Runs a copy of a model's backbone on images, one at a time, in evaluation mode.
 
     Images are normalised tensors (3, H, W) of one size. ValueError if their sizes differ, or if the
-    model has no lape_mm backbone or a folded one.
+    model's lape_mm backbone is missing or folded.
     """
     encoder = deepcopy(find_encoder(model)).eval()
     images = list(images)

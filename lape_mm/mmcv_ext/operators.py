@@ -387,29 +387,36 @@ def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, i
 
 # CARAFE (ICCV 2019): features (B, C, h, w), masks (B, groups * kernel ** 2, H, W), H = h * scale
 
+def carafe_naive_forward(features: Tensor, masks: Tensor, output: Tensor, **settings) -> None:
+    output.copy_(reassemble(features, masks, **settings))
+
+
+def carafe_naive_backward(grad_output: Tensor, features: Tensor, masks: Tensor,
+                          grad_input: Tensor, grad_masks: Tensor, **settings) -> None:
+    fill_gradients((grad_input, grad_masks), grad_output, partial(reassemble, **settings),
+                   (features, masks))
+
+
 def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: Tensor,
-                   rmasks: Tensor, output: Tensor, *, kernel_size: int, group_size: int,
-                   scale_factor: int) -> None:
+                   rmasks: Tensor, output: Tensor, **settings) -> None:
     rfeatures.copy_(features)  # for the backward pass
-    output.copy_(reassemble(features, masks, kernel_size, group_size, scale_factor))
+    carafe_naive_forward(features, masks, output, **settings)
 
 
-def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, rgrad_output: Tensor,
-                    rgrad_input_hs: Tensor, rgrad_input: Tensor, rgrad_masks: Tensor,
-                    grad_input: Tensor, grad_masks: Tensor, *, kernel_size: int, group_size: int,
-                    scale_factor: int) -> None:
-    fill_gradients((grad_input, grad_masks), grad_output, lambda features, masks: reassemble(
-        features, masks, kernel_size, group_size, scale_factor), (rfeatures, masks))
+def carafe_backward(grad_output: Tensor, rfeatures: Tensor, masks: Tensor, *targets: Tensor,
+                    **settings) -> None:
+    carafe_naive_backward(grad_output, rfeatures, masks, *targets[-2:], **settings)
 
 
-def reassemble(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
+def reassemble(features: Tensor, masks: Tensor, *, kernel_size: int, group_size: int,
+               scale_factor: int) -> Tensor:
     """Sums the neighbourhood of each output cell's source, weighted by its mask: (B, C, H, W)."""
     height, width = features.shape[2:]
-    near = F.unfold(features, kernel, padding=kernel // 2).unflatten(2, (height, width))
-    near = near.unflatten(1, (groups, -1, kernel ** 2))
-    # each source cell has scale ** 2 cells of the output
-    weights = masks.unflatten(3, (width, scale)).unflatten(2, (height, scale)).unflatten(
-        1, (groups, kernel ** 2))
+    near = F.unfold(features, kernel_size, padding=kernel_size // 2).unflatten(2, (height, width))
+    near = near.unflatten(1, (group_size, -1, kernel_size ** 2))
+    # each source cell has scale_factor ** 2 cells of the output
+    weights = masks.unflatten(3, (width, scale_factor)).unflatten(2, (height, scale_factor))
+    weights = weights.unflatten(1, (group_size, kernel_size ** 2))
     output = torch.einsum('bgckhw,bgkhiwj->bgchiwj', near, weights)
     return output.flatten(5).flatten(3, 4).flatten(1, 2)
 
@@ -433,7 +440,7 @@ def psamask_backward(grad_output: Tensor, grad_input: Tensor, **settings) -> Non
 def psamask_cells(device: torch.device, *, psa_type: int, num_: int, h_feature: int,
                   w_feature: int, h_mask: int, w_mask: int, half_h_mask: int, half_w_mask: int) \
         -> tuple[Tensor, Tensor, Tensor]:
-    """Flat indices of offset, other cell and own cell, for all pairs of cells on the map."""
+    """Flat indices of each offset, the cell at it and the own cell, where both are on the map."""
     h, w = h_feature, w_feature
     down, right, row, column = torch.meshgrid(
         *(torch.arange(count, device=device) for count in (h_mask, w_mask, h, w)), indexing='ij')

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 
 import cv2
@@ -32,7 +31,6 @@ def gallery(args: Namespace) -> None:
     if not names:
         raise RunError(f'{" and ".join(args.folders)} have no picture of the same name: let '
                        'tools/test.py --show-dir draw the same test set')
-    inputs = find_images(args.images) if args.images else []
     rows = []
     for name in progress(names, 'pictures'):
         images = {label: read_image(paths[name]) for label, paths in found.items()}
@@ -42,18 +40,9 @@ def gallery(args: Namespace) -> None:
             row.update(differs=float((apart > NOTICED).mean()),
                        note=f'{(apart > NOTICED).mean():.1%} of the pixels differ')
             images['difference'] = cv2.convertScaleAbs(apart, alpha=255 / max(apart.max(), 1))
-        if source := input_of(name, inputs):
-            images = {'input': read_image(source), **images}
         rows.append(dict(row, pictures=[(label, jpeg(image)) for label, image in images.items()]))
     rows.sort(key=lambda row: -row['differs'])
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     Path(args.out).write_text(page(f'Predictions of {", ".join(found)}', rows[:args.most],
                                    NOTE + SORTED * (len(found) == 2)))
     print(f'{min(len(rows), args.most)} of {len(names)} pictures: {short(args.out)}')
-
-
-def input_of(name: str, inputs: Iterable[Path]) -> Path | None:
-    """The input image of a drawing: a.jpg for the drawings a.jpg, a_7.png and test_a.jpg_7.png."""
-    fitting = [path for path in inputs if name.startswith(tuple(
-        f'{part}{path.stem}{end}' for part in ('', 'test_', 'val_') for end in '._'))]
-    return max(fitting, key=lambda path: len(path.stem), default=None)

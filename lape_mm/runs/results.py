@@ -108,16 +108,17 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 def change(values: Sequence[float], digits: int = 2) -> str:
     """Mean and standard error of paired differences, and how many go up and down."""
-    if not values:
-        return ''
-    error = f' ± {stdev(values) / len(values) ** .5:.{digits}f}' if len(values) > 1 else ''
+    if len(values) < 2:
+        return ''.join(f'{value:+.{digits}f}' for value in values)
+    error = stdev(values) / len(values) ** .5
     up, down = sum(value > 0 for value in values), sum(value < 0 for value in values)
-    return f'{mean(values):+.{digits}f}{error} ({up} up, {down} down)'
+    return f'{mean(values):+.{digits}f} ± {error:.{digits}f} ({up} up, {down} down)'
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (head, ['---'] * len(head), *rows))
+    first, *rest = ('| ' + ' | '.join(row) + ' |' for row in (head, *rows))
+    return '\n'.join([first, '|---' * len(head) + '|', *rest])
 
 
 def table(rows: Sequence[Row], metric: str, *, digits: int = 2) -> str:

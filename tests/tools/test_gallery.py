@@ -19,7 +19,7 @@ def tool(load):
 
 @pytest.fixture
 def folders(tmp_path):
-    """Two models' pictures, of which the second differs in a quarter, and the inputs."""
+    """Two models' pictures, of which the second differs in a quarter; and another one."""
     plain = np.full((16, 32, 3), 100, np.uint8)
     other = plain.copy()
     other[:8, :16] = 200
@@ -36,14 +36,13 @@ def decode(text):
 
 def test_the_page(tool, folders, capsys):
     out = folders / 'page.html'
-    assert tool.main([f'<a>={folders}/a', f'b={folders}/b', '--images', str(folders / 'in'),
-                      '--out', str(out)]) == 0
+    assert tool.main([f'<a>={folders}/a', f'b={folders}/b', '--out', str(out)]) == 0
     assert '2 of 2 pictures' in capsys.readouterr().out
     text = out.read_text()
     assert re.findall(r'<h2>(.*)</h2>', text) == ['y_1.png', 'x_0.png']
     assert re.findall(r'([\d.]+%) of the pixels differ', text) == ['25.0%', '0.0%']
     assert re.findall(r'<figcaption>(.*)</figcaption>', text) == \
-        ['&lt;a&gt;', 'b', 'difference', 'input', '&lt;a&gt;', 'b', 'difference']
+        ['&lt;a&gt;', 'b', 'difference', '&lt;a&gt;', 'b', 'difference']
     images = [decode(found) for found in re.findall('base64,([^"]+)"', text)]
     assert images[1][2, 2].mean() == pytest.approx(200, abs=3)
     difference = images[2]
@@ -70,15 +69,3 @@ def test_mistakes(tool, folders, capsys, argv, said):
     assert tool.main([*argv, '--out', str(folders / 'p.html')]) == 2
     error = capsys.readouterr().err
     assert error.startswith('error: ') and said in error and error.count('\n') == 1
-
-
-@pytest.mark.parametrize('drawn, file', [
-    ('000000000002.jpg', '000000000002.jpg'), ('frog_1.png', 'frog.png'),
-    ('img_1.png', 'img_1.jpg'), ('img_1_1.png', 'img_1.jpg'),
-    ('test_ADE_val_00000052.jpg_52.png', 'ADE_val_00000052.jpg'),
-    ('val_a.b.jpg_3.png', 'a.b.jpg'), ('test_1.png', 'test_1.png'), ('7_52.png', '7.jpg')])
-def test_the_input_of_a_picture_is_found_under_each_toolboxes_name(drawn, file):
-    from lape_mm.runs.gallery import input_of
-    inputs = [Path(name) for name in (file, 'another.jpg', '52.jpg')]
-    assert input_of(drawn, inputs) == Path(file)
-    assert input_of('test_nothing.jpg_1.png', inputs) is None
