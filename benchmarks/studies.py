@@ -245,8 +245,8 @@ def section(study: str) -> str:
     return '\n\n'.join([
         f'### {wanted.title}',
         results.table(rows(study), wanted.metric, digits=wanted.digits),
-        f'Measured by `python benchmarks/studies.py {study}`, records in '
-        f'{" and ".join(folders)}: {results.origin(found)}.{note}'])
+        f'Measured by `python benchmarks/studies.py {study}` ({", ".join(folders)}): '
+        f'{results.origin(found)}.{note}'])
 
 
 def begun() -> list[str]:

@@ -17,7 +17,7 @@ from lape_mm.runs.results import markdown
 
 HERE = Path(__file__).resolve().parent
 RECORDS = ('classification_tiny', 'classification_small', 'vit_adapter', 'vit_adapter_mask_rcnn',
-           'startup')
+           'startup', 'onnx_latency')
 MARKS = '<!-- python benchmarks/tables.py --write -->', '<!-- end of the tables -->'
 
 

@@ -148,7 +148,7 @@ def origin(records: Sequence[Mapping]) -> str:
     commits = several(part['commit'] for record in ended
                       for part in (record, *record.get('resumed_with', ())))
     spent = f'{hours:.1f} h' if hours >= .1 else f'{hours * 60:.0f} min'
-    return (f'{len(ended)} runs, {spent} in all, on {machines}; torch '
+    return (f'{len(ended)} runs, {spent} on {machines}; torch '
             f'{several(record["versions"]["torch"] for record in ended)}; commit {commits}; '
             f'{several(sorted(record["started"] for record in ended))}')
 
