@@ -155,7 +155,8 @@ def test_no_two_cells_are_the_same_run(tmp_path, ledger, toolboxes):
     made, found = studies.Runs(tmp_path), {}
     for name, study in studies.STUDIES.items():
         for label, cell in study.cells.items():
-            if not (cell.same or study.earlier):  # earlier runs had another loop
+            # earlier runs had another loop, and those that controls shares another CPU
+            if not (cell.same or study.earlier or name == 'lape_tables'):
                 found.setdefault((study.config, made.expected(name, label, 0)), []).append(label)
     assert [labels for labels in found.values() if len(labels) > 1] == []
 
@@ -218,7 +219,7 @@ def test_table_and_plot(ledger, tmp_path, monkeypatch):
             write_record('imagenet_mini', cell, seed, {'accuracy/top1': value})
     text = studies.page()
     assert '| mpvg | 0, 1 | 12.00 ± 0.00 | +1.50 ± 0.50 (2 up, 0 down) |' in text
-    assert '4 runs, 1.0 h in all' in text and 'evidence_imagenet_mini.svg' in text
+    assert '4 runs, 1.0 h on' in text and 'evidence_imagenet_mini.svg' in text
     assert 'imagenet_mini      4 of  20 runs, 1.0 h' in studies.overview()
     assert 'ablations          4 of  33 runs, 0.0 h' in studies.overview()  # another's
     studies.plot('imagenet_mini')

@@ -86,7 +86,7 @@ def test_records_are_found_and_read(tmp_path):
         (folder / 'other.json').write_text('{}')
     assert len(results.read_records([tmp_path])) == 5
     text = results.show([tmp_path], metric=None, baseline='default')
-    assert '5 runs, 2.5 h in all, on CPU, 1 thread a run; torch 2.11' in text
+    assert '5 runs, 2.5 h on CPU, 1 thread a run; torch 2.11' in text
     (tmp_path / 'lape-0/record.json').write_text('{"config": 1}')
     with pytest.raises(RunError, match='not a record of a run: without overrides, seed, metrics'):
         results.read_records([tmp_path])
