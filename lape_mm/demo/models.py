@@ -8,6 +8,7 @@ import numpy as np
 
 from lape_mm.runs.errors import RunError
 from lape_mm.runtime import Model, Prediction, class_names, read_image
+from lape_mm.wording import short
 
 Predict = Callable[[Any], Prediction]
 
@@ -19,7 +20,7 @@ def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str,
     """
     if all(word.endswith('.onnx') for word in words):
         try:
-            return {word: Model(word) for word in words}
+            return {short(word): Model(word) for word in words}
         except Exception as error:  # onnxruntime has several kinds
             raise RunError(f'{words[0]}: cannot be read as a model: {error}') from error
     config, *checkpoints = words
@@ -30,7 +31,7 @@ def open_models(words: Sequence[str], joinings: Sequence[str] = ()) -> dict[str,
         chosen *= len(checkpoints)
     if len(chosen) != len(checkpoints):
         raise RunError(f'--joining {" ".join(joinings)}: expected one, or one per checkpoint')
-    return {checkpoint: TorchModel(config, checkpoint, joining)
+    return {short(checkpoint): TorchModel(config, checkpoint, joining)
             for checkpoint, joining in zip(checkpoints, chosen)}
 
 
