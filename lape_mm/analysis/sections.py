@@ -37,7 +37,7 @@ def layerwise(name: str, values: Sequence[np.ndarray | None]) -> Arrays:
 
 
 def with_number(name: str, what: str, number: Callable, values: Sequence[np.ndarray]) -> Measured:
-    """One array and one number per layer."""
+    """Each layer's array, and a number computed from it."""
     return layerwise(name, values), {what: [float(number(value)) for value in values]}
 
 

@@ -186,15 +186,15 @@ class DeiT(VisionTransformer):
         arch: a name of `lape_mm.backbones.archs.ARCHS` ('tiny', 'small', 'base', and those of
             DINOv2, DINOv3, MAE, ...), or a dict of embed_dim, depth, num_heads and optionally
 
-            - mlp_ratio: hidden width / embed_dim, of one branch of a SwiGLU; mlp: 'mlp', 'swiglu'
+            - mlp_ratio: hidden width / embed_dim (SwiGLU: of one branch); mlp: 'mlp', 'swiglu'
               (one weight for gate and value), 'swiglu_split' (two), 'swiglu_norm' (with LayerNorm)
             - qkv_bias: True, False, or 'qv' (q and v only); qk_norm; layer_scale: initial value
             - class_token; embed_class: whether PE has a slot for it; reg_tokens: registers
             - norm_pre: a LayerNorm before the layers; global_pool: 'token' or 'avg'; fc_norm: the
-              last LayerNorm follows the averaging, unless the joining adds PE after it
-        img_size: side or (h, w), in pixels, of the images that the PE table is made for; None for
-            the architecture's, or 224 for a dict.
-        patch_size: side of a patch in pixels; None for the architecture's, or 16 for a dict.
+              last LayerNorm follows averaging, unless the joining adds PE after that norm
+        img_size: side or (h, w), in pixels, of the images that the PE table is made for; None:
+            the architecture's, 224 if that is a dict.
+        patch_size: side of a patch in pixels; None: the architecture's, 16 if that is a dict.
         in_channels: channels of the images.
         joining: 'default', 'share', 'unshare', 'lape', 'pvg', 'mpvg', or a dict of the settings
             of `lape_mm.position.Joining`.
@@ -211,7 +211,7 @@ class DeiT(VisionTransformer):
         window_size: window side in tokens for all layers but the last of each quarter (ViTDet:
             14); None for global attention. Windows are padded as in ViT-Adapter (see
             `lape_mm.backbones.layers.Attention`), without ViTDet's relative bias.
-        interpolation: 'bicubic', 'bilinear', 'bicubic_antialias' (timm's) or None, as for position.
+        interpolation: 'bicubic', 'bilinear', 'bicubic_antialias' (timm's); None: the arch's.
         norm_eps: eps of every LayerNorm; None for the architecture's.
         drop_path_rate, with_cp, frozen, init_cfg: see `Encoder`.
     """

@@ -219,8 +219,8 @@ def split_samples(folder: Folder, samples: Sequence[Sample]) \
     train, val = parts['train'] + parts[None], parts['val'] or parts['test']
     how = f"the folder's {'validation' if parts['val'] else 'test'} set"
     if not train:
-        raise Fault(f'{folder.root}: has {how} and no training images; name the folder or file of '
-                    'the other images "train"')
+        raise Fault(f'{folder.root}: only {how}, no training images; their folder or file has to '
+                    'be called "train"')
     if val:
         return train, val, how
     groups: dict[int, dict[int, str]] = defaultdict(dict)  # label -> hash -> path
@@ -380,7 +380,7 @@ def yolo_object(row: str, names: Sequence[str], size: tuple[int, int]) -> dict:
 
 
 def find_maps(folder: Folder) -> list[Sample]:
-    """Images with a label map of the same name, in a folder of `MAP_DIRS` or as NAME_mask.png."""
+    """Images with a label map NAME.png or NAME_mask.png, beside them or in one of `MAP_DIRS`."""
     files, found = {*folder.having('.png')}, []
     kinds = sorted({name for path in folder.folders
                     if (name := Path(path).name).lower() in MAP_DIRS})

@@ -122,7 +122,7 @@ PUBLISHED = {name: arch for name, arch in ARCHS.items() if arch.timm}
 
 
 def published(name: str) -> Architecture:
-    """Returns timm's architecture for a key of `lape_mm.backbones.archs.ARCHS`."""
+    """The `Architecture` of a key of `lape_mm.backbones.archs.ARCHS`, for timm's registry."""
     mean, std = ARCHS[name].normalisation
     side = {**DEFAULTS, **ARCHS[name].defaults}['img_size']
     return Architecture(DeiTClassifier, dict(arch=name), data=dict(
