@@ -35,7 +35,7 @@ def image_sides(img_size: int | Sequence[int], patch: int) -> tuple[int, int]:
     sides = tuple(to_2tuple(img_size))
     if len(sides) != 2 or not all(is_count(side, patch) for side in sides):
         raise ValueError(f'img_size={img_size!r}: expected a side or (h, w) of at least {patch} '
-                         'pixels, which is one patch')
+                         'pixels, the side of a patch')
     return sides
 
 

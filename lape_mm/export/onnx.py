@@ -54,7 +54,7 @@ class Graph(nn.Module):
         self.img_size = tuple(img_size)
         tasks = [task for part, task in TASKS.items() if getattr(model, part, None) is not None]
         if not tasks:
-            raise ValueError(f'{type(model).__name__} is not a classifier, segmenter or detector')
+            raise ValueError(f'{type(model).__name__} is no classifier, segmenter or detector')
         self.task = tasks[0]
         self.detector: Any = Detector(model, img_size) if self.task == 'detector' else None
         mean, std, swaps = normalisation(model.data_preprocessor)
