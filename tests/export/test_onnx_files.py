@@ -55,7 +55,7 @@ def test_the_runtime_predicts_what_the_toolbox_does(name, size, tmp_path, monkey
     with torch.no_grad():
         expected = model.test_step(pseudo_collate([data]))[0]
     found = Model(out)(path)
-    assert found.names == tuple('abcdef')
+    assert found.names[:6] == tuple('abcdef')  # a number for a class without a name
     if name == 'deit':
         scores = np.empty_like(found.scores)
         scores[found.labels] = found.scores
