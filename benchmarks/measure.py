@@ -127,18 +127,22 @@ def interleave(candidates: Mapping[str, Callable[[], float]], rounds: int, warm_
     return {name: figures[warm_up:] for name, figures in found.items()}
 
 
-def time_all(candidates: Mapping[str, Callable[[], object]], rounds: int, calls: int = 3,
+def time_all(candidates: Mapping[str, Callable[[], object]], rounds: int,
              budget: float = float('inf')) -> dict[str, list[float]]:
-    """`interleave` of each candidate's `seconds`, the fastest of ``calls`` calls a round."""
+    """`interleave` of each candidate's `seconds`, the fastest of three calls a round.
+
+    The first call after another candidate's may be slow: its idle threads still spin, and its data
+    is in the cache.
+    """
     keep_memory()
-    return interleave({name: lambda work=work: min(seconds(work) for _ in range(calls))
+    return interleave({name: lambda work=work: min(seconds(work) for _ in range(3))
                        for name, work in candidates.items()}, rounds, budget=budget)
 
 
 def time_pair(what: str, candidates: Mapping[str, Callable[[], object]], name: str, base: str,
               limit: float, budget: float) -> dict:
-    """The `bar` of a ratio of times: two candidates alone, one call a round, for some seconds."""
-    found = time_all({one: candidates[one] for one in (name, base)}, 1000, calls=1, budget=budget)
+    """The `bar` of a ratio of times: `time_all` of two candidates alone, for some seconds."""
+    found = time_all({one: candidates[one] for one in (name, base)}, 1000, budget)
     return bar(what, ratios(found, name, base), limit)
 
 

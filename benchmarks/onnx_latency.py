@@ -1,8 +1,7 @@
 #!/usr/bin/env python
 """Latency of ONNX files on the CPU: onnxruntime in float32 and INT8 against eager PyTorch.
 
-    python benchmarks/onnx_latency.py                          # a few minutes
-    python benchmarks/onnx_latency.py --models 'Mask R-CNN with ViT-Adapter-Ti, 512 px'
+    python benchmarks/onnx_latency.py  # ten minutes
 
 One image from an array to a prediction: PyTorch with the toolbox's own preprocessing and
 post-processing, a file with `lape_mm.runtime`. Each ratio with a limit is measured by its two rows
@@ -84,9 +83,8 @@ def build(name: str, threads: int) -> tuple[dict[str, Callable], dict[str, int]]
 def main() -> int:
     """Measures, prints and writes; 1 if a figure misses its limit."""
     parser = measure.parser(__doc__, rounds=3)
-    parser.set_defaults(threads=1)  # two wait for each other where the machine has other work
-    parser.add_argument('--models', nargs='+', choices=CONFIGS, default=list(CONFIGS)[:2])
-    parser.add_argument('--pair-seconds', type=float, default=10,
+    parser.add_argument('--models', nargs='+', choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument('--pair-seconds', type=float, default=60,
                         help='for each ratio with a limit')
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
